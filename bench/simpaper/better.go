@@ -43,7 +43,6 @@ type Pairs struct {
 }
 
 const (
-	firstSeed = 1001 // of those that are judged: nothing was tuned on them
 	loadSeed  = 1    // on which the load is found
 	equalLoad = 0.85 // of the rate that the paper's router sustains
 )
@@ -60,7 +59,8 @@ func Matches() ([]Match, error) {
 	return all, nil
 }
 
-// Play compares both routers. Options.Seeds is the number of seeds, and for the first Options.Rates of them rates are searched.
+// Play compares both routers. Options.Seeds is the number of seeds from Options.First on, and for the first Options.Rates of them
+// rates are searched.
 func (m *Match) Play(ctx context.Context, o Options) (*Outcome, error) {
 	e, err := Load(m.Experiment)
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *runner) match(ctx context.Context, t *Trial) (*Outcome, error) {
 	}
 	out.Load = equalLoad * top.Throughput
 	for k := range uint64(r.Seeds) {
-		seed := firstSeed + k
+		seed := r.First + k
 		theirs, ours, err := r.pair(func(change func(*sim.Scenario)) (*Value, error) { return r.at(ctx, t, seed, out.Load, change) })
 		if err != nil {
 			return nil, err

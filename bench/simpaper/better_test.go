@@ -26,13 +26,13 @@ func TestMatches(t *testing.T) {
 			t.Fatalf("%s has no run %s", m.Experiment, m.Run)
 		}
 		r := &runner{Experiment: e, size: &m.Set}
-		s, err := r.scenario(&e.Runs[i], firstSeed)
+		s, err := r.scenario(&e.Runs[i], loadSeed)
 		if err != nil {
 			t.Fatal(err)
 		}
 		routers[s.Route.Policy] = true
 	}
-	if len(all) != 3 || !routers["user-hash"] || !routers["affinity"] || !routers["joint"] {
+	if len(all) != 4 || !routers["user-hash"] || !routers["least-loaded"] || !routers["affinity"] || !routers["joint"] {
 		t.Errorf("%d matches with the routers %v", len(all), routers)
 	}
 }
@@ -45,7 +45,7 @@ func TestMatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &runner{
-		Experiment: e, Options: Options{Seeds: 1, Rates: 1, Log: t.Logf},
+		Experiment: e, Options: Options{Seeds: 1, First: 1001, Rates: 1, Log: t.Logf},
 		closed: map[string]float64{}, cuts: map[string]*placement.Map{}, past: loadSeed,
 		size: &size,
 	}

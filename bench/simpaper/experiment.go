@@ -38,6 +38,7 @@ type Stream struct {
 	Beauty   string `yaml:"beauty"`   // candidates from Amazon Beauty: walks
 	Regime   string `yaml:"regime"`   // of package regime
 
+	Users         int     `yaml:"users"`          // of a workload who send requests, if it differs
 	Items         int     `yaml:"items"`          // size of the catalog, if it differs
 	ItemTokens    float64 `yaml:"item_tokens"`    // mean, if it differs
 	Communities   int     `yaml:"communities"`    // of the catalog

@@ -15,7 +15,8 @@ import (
 
 // Options say how experiments are run.
 type Options struct {
-	Seeds  int    // runs of each trial, with the seeds 1, 2, …; 1
+	Seeds  int    // runs of each trial, with other seeds; 1
+	First  uint64 // the first of the seeds; 1. A Match wants some that nothing was chosen on
 	Rates  int    // of Match: seeds for which rates are searched
 	Beauty string // the file Beauty.txt of Amazon Beauty, for rcllm-local
 	Log    func(format string, args ...any)
@@ -50,22 +51,22 @@ type runner struct {
 
 // Run runs an experiment and compares it with the paper.
 func Run(ctx context.Context, e *Experiment, o Options) (*Report, error) {
-	o.Seeds = max(o.Seeds, 1)
+	o.Seeds, o.First = max(o.Seeds, 1), max(o.First, 1)
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
 	r := &runner{Experiment: e, Options: o, values: map[string][]Value{}, closed: map[string]float64{}, cuts: map[string]*placement.Map{}}
 	for i := range e.Runs {
 		t := &e.Runs[i]
-		for seed := range uint64(o.Seeds) {
-			v, err := r.trial(ctx, t, seed+1)
+		for seed := o.First; seed < o.First+uint64(o.Seeds); seed++ {
+			v, err := r.trial(ctx, t, seed)
 			if err == nil {
 				err = ctx.Err()
 			}
 			if err != nil {
 				return nil, fmt.Errorf("bench sim-paper: %s: %s: %w", e.Name, t.Name, err)
 			}
-			v.Run, v.Seed = t.Name, seed+1
+			v.Run, v.Seed = t.Name, seed
 			r.values[t.Name] = append(r.values[t.Name], *v)
 			o.Log("  %s\n", v)
 		}

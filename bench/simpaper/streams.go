@@ -32,6 +32,9 @@ func (s *Stream) table1(rate float64, seed uint64) (*table1, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.Users > 0 {
+		spec.Users = s.Users
+	}
 	if s.Items > 0 {
 		spec.Items = s.Items
 	}

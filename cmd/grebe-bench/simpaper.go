@@ -15,6 +15,7 @@ import (
 type simPaperCmd struct {
 	Names  []string `arg:"" optional:"" help:"Experiments, or all, or better."`
 	Seeds  int      `want:"at least 1 and at most 100" help:"Runs of each trial with other seeds; default 1, of better 20." placeholder:"N"`
+	First  uint64   `name:"first-seed" want:"at least 1 and at most 1000000" help:"The first seed; default 1, of better 2001: nothing was chosen on those from there on." placeholder:"SEED"`
 	Rates  int      `want:"at least 1 and at most 100" default:"3" help:"Of better: seeds for which the highest rate is searched, which takes many runs; default ${default}." placeholder:"N"`
 	Beauty string   `type:"path" default:"../shared/data/beauty/Beauty.txt" help:"Beauty.txt of Amazon Beauty, for rcllm-local." placeholder:"FILE"`
 	JSON   bool     `name:"json" help:"Print JSON."`
@@ -60,7 +61,7 @@ func (c *simPaperCmd) Run(w *cli.World) error {
 	var failed error
 	for _, e := range all {
 		fmt.Fprintln(w.Stderr, e.Name)
-		r, err := simpaper.Run(w.Ctx, e, c.options(w, 1))
+		r, err := simpaper.Run(w.Ctx, e, c.options(w, 1, 1))
 		if errors.Is(err, os.ErrNotExist) {
 			fmt.Fprintf(w.Stderr, "  left out: %v\n", err)
 			continue
@@ -81,13 +82,16 @@ func (c *simPaperCmd) Run(w *cli.World) error {
 	return failed
 }
 
-// options are those of runs, with so many seeds if none are asked for.
-func (c *simPaperCmd) options(w *cli.World, seeds int) simpaper.Options {
+// options are those of runs, with so many seeds from first on if none are asked for.
+func (c *simPaperCmd) options(w *cli.World, seeds int, first uint64) simpaper.Options {
 	if c.Seeds > 0 {
 		seeds = c.Seeds
 	}
+	if c.First > 0 {
+		first = c.First
+	}
 	log := func(format string, args ...any) { fmt.Fprintf(w.Stderr, format, args...) }
-	return simpaper.Options{Seeds: seeds, Rates: c.Rates, Beauty: c.Beauty, Log: log}
+	return simpaper.Options{Seeds: seeds, First: first, Rates: c.Rates, Beauty: c.Beauty, Log: log}
 }
 
 // better compares routers on the workloads of these experiments, or on all.
@@ -101,7 +105,7 @@ func (c *simPaperCmd) better(w *cli.World, names []string) error {
 		if len(names) > 0 && !slices.Contains(names, all[i].Experiment) {
 			continue
 		}
-		o, playErr := all[i].Play(w.Ctx, c.options(w, 20))
+		o, playErr := all[i].Play(w.Ctx, c.options(w, 20, 2001))
 		if playErr != nil {
 			err = errors.Join(err, playErr)
 			continue
