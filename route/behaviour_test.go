@@ -403,3 +403,26 @@ func TestOthersSendToo(t *testing.T) {
 		t.Errorf("after an old report there are %.2f ms of work", got)
 	}
 }
+
+// Rows that a node lacks are read while others compute. So they make a request wait for what they take of the node's links, or until
+// one link has read them, if the queue is shorter.
+func TestRowsAreReadWhileOthersCompute(t *testing.T) {
+	for _, backlog := range []time.Duration{0, 5 * milli, 40 * milli} {
+		r := fleet(t, Config{Shards: 8}, 1)
+		r.config.Nodes[0].Engines, r.config.Nodes[0].EMBMiss = 4, 2
+		r.Heard(0, &Heartbeat{At: milli, Backlog: backlog}, milli)
+		at := func(shards ...uint32) priced {
+			q := ask(1)
+			q.Shards = shards
+			r.look(q, milli)
+			return r.price(0, q)
+		}
+		without, with := at(), at(1, 2, 3, 4)
+		if want := max(2, 8-r.work[0]); !near(with.ms-without.ms, want) {
+			t.Errorf("with a backlog of %v rows of 8 ms add %v ms, want %v", backlog, with.ms-without.ms, want)
+		}
+		if longer := at(1, 2, 3, 4, 5, 6, 7).own; !near(with.own, max(without.own, 2)) || !near(longer, max(without.own, 3.5)) {
+			t.Errorf("work of %v, %v and %v ms", without.own, with.own, longer)
+		}
+	}
+}

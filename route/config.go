@@ -15,7 +15,7 @@ type Node struct {
 	Engines int     // engines that share its queue; default 1
 	RTT     float64 // milliseconds of a round trip between router and node
 	Staging float64 // milliseconds per loaded token to put its KV where the engine reads it, after it was fetched
-	EMBMiss float64 // milliseconds per embedding shard that the node does not hold
+	EMBMiss float64 // milliseconds per embedding shard that the node does not hold, over the link of one engine
 	Class   uint8   // nodes of different classes never exchange KV, because their numbers differ in the last bits
 }
 

@@ -300,9 +300,10 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 		embedded -= tokens
 	}
 	misses *= math.Max(0, float64(embedded)) / math.Max(1, float64(in.User))
+	wait := math.Max(in.Queue+misses/float64(node.Engines), misses) - in.Queue // for rows, behind the queue
 	exact := priced{
-		ms:    max(in.Queue, o.Transfer) + compute + staging + misses + node.RTT,
-		own:   (compute + staging + misses) / float64(node.Engines),
+		ms:    max(in.Queue, o.Transfer) + compute + staging + wait + node.RTT,
+		own:   math.Max(compute+staging, misses) / float64(node.Engines),
 		reuse: tokens - o.Rows,
 	}
 	if q.Blend == BlendNever {
@@ -323,7 +324,7 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 	}
 	blended := int(user) + int(reuse*(1-p.config.Blend.Budget))
 	staging = node.Staging * float64(blended)
-	return priced{in.Queue + own + staging + misses + node.RTT, (own + staging + misses) / float64(node.Engines), blended}
+	return priced{in.Queue + own + staging + wait + node.RTT, math.Max(own+staging, misses) / float64(node.Engines), blended}
 }
 
 // argmax returns the node with the highest score. The first one from turn on wins ties.
