@@ -54,6 +54,16 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
+// With users first, items are computed: nobody waits for KV of items that other nodes have.
+func TestUsersFirstFetchNoItems(t *testing.T) {
+	for _, overlap := range []bool{true, false} {
+		r, _ := play(t, fleetOf(t, "hash", func(s *Scenario) { s.Network.Overlap, s.Prompt.Policy = overlap, "user" }), Options{})
+		if r.RemoteBytes != 0 || r.Hits.Peer != 0 || r.Orders.User != 1 {
+			t.Errorf("with overlap %v %d bytes went from node to node; %+v", overlap, r.RemoteBytes, r.Hits)
+		}
+	}
+}
+
 // A node that fails loses its calls, which others answer; one that is slow gets fewer; restarts lose nothing.
 func TestEventsOfNodes(t *testing.T) {
 	at := func(seconds int) Duration { return Duration{time.Duration(seconds) * time.Second} }

@@ -326,10 +326,12 @@ func (n *node) hasRoom(tokens int) bool {
 
 // attach pins the entries that the chosen order uses, as Visit.Attach does, and counts what is left to compute.
 func (n *node) attach(c *call, chosen *schedule.Option) {
-	if !c.reuse {
+	if !c.reuse || c.order == plan.UserFirst { // items are computed, whoever has their KV
 		for i := range c.tiers {
 			c.tiers[i] = plan.Missing
 		}
+	}
+	if !c.reuse {
 		return
 	}
 	n.attachShared(c)
