@@ -37,6 +37,9 @@ func withBinary(m *testing.M) int {
 	binary, demoData = filepath.Join(dir, "grebe"), filepath.Join(dir, "demo")
 	if built := os.Getenv("GREBE_BINARY"); built != "" { // where there is no compiler
 		binary = built
+		if err := demo.Toy(demoData); err != nil {
+			panic(err)
+		}
 		return m.Run()
 	}
 	build := exec.Command("go", "build", "-o", binary, ".")

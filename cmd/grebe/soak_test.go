@@ -92,24 +92,35 @@ func TestSoak(t *testing.T) {
 	r.stop(t)
 }
 
-// slack is how much more may live on the heap, and lie outside it, at the end than after the warm-up: a leak of a hundred bytes
-// a request is more.
-const slack = 8 << 20
+const (
+	// slack is how much more may live on the heap at the end than after the warm-up: 200 bytes a request are more, in
+	// ten minutes at 100 requests a second.
+	slack = 4 << 20
+	// mapped is how much more may be mapped outside the heap: the largest batch may come late.
+	mapped = 8 << 20
+	// touched is how much more may be in use and resident: pages of the KV pool and of large tables stay resident once
+	// they were used.
+	touched = 32 << 20
+)
 
-// judge fails if what a server holds grew after its first third. What is resident is shown, and bounded: it grows for minutes,
-// until the collector has gone round, and pages of the pool of KV stay resident once they were used.
+// judge fails if what a server holds grew after its first third.
+//
+// What is resident counts without the pages that Go has freed and not given back to the system. Go gives them back in the
+// background, over seconds, so that what is resident after a collection depends on when one looks: 346 MiB, and 209 two
+// seconds later. All that is resident has a bound of its own.
 func judge(t *testing.T, when string, warm, end looked) {
 	t.Helper()
-	t.Logf("%s: after a third of the time and at the end: alive on the heap %d and %d MiB, mapped outside it %d and %d, resident %d and %d; pool %d of %d MiB in use",
-		when, warm.heap>>20, end.heap>>20, warm.outside>>20, end.outside>>20, warm.resident>>20, end.resident>>20, end.used>>20, end.pool>>20)
+	t.Logf("%s: after a third of the time and at the end: alive on the heap %d and %d MiB, mapped outside it %d and %d, "+
+		"resident %d and %d, of that free on the heap %d and %d; pool %d of %d MiB in use", when, warm.heap>>20, end.heap>>20,
+		warm.outside>>20, end.outside>>20, warm.resident>>20, end.resident>>20, warm.free()>>20, end.free()>>20, end.used>>20, end.pool>>20)
 	if end.heap-warm.heap > slack {
 		t.Errorf("%s: %d MiB more are alive on the heap", when, (end.heap-warm.heap)>>20)
 	}
-	if end.outside-warm.outside > slack {
+	if end.outside-warm.outside > mapped {
 		t.Errorf("%s: %d MiB more are mapped outside the heap", when, (end.outside-warm.outside)>>20)
 	}
-	if grown := end.resident - warm.resident; grown > 64<<20 {
-		t.Errorf("%s: %d MiB more are resident", when, grown>>20)
+	if grown := end.inUse() - warm.inUse(); grown > touched {
+		t.Errorf("%s: %d MiB more are in use and resident", when, grown>>20)
 	}
 	// The collector lets the heap double; the binary, stacks and mapped files come on top.
 	if most := 2*end.heap + end.used + 160<<20; end.resident > most {
@@ -163,11 +174,29 @@ func capacity(t *testing.T, c *client.Client) float64 {
 	return float64(n.Load()) / lasts.Seconds()
 }
 
-// looked is what a server had in use at one moment: heap is what is alive on it.
-type looked struct{ resident, heap, outside, used, pool, goroutines, files int64 }
+// looked is what a server had in use at one moment: heap is what is alive on it, idle what is free on it, and released what of
+// that was given back to the system.
+type looked struct{ resident, heap, idle, released, outside, used, pool, goroutines, files int64 }
 
-// look has a server collect its garbage and reads its metrics.
-func look(t *testing.T, r *running, admin string) (l looked) {
+// free returns the heap's pages that are free and still resident.
+func (l *looked) free() int64 { return l.idle - l.released }
+
+// inUse returns what is resident and not free.
+func (l *looked) inUse() int64 { return l.resident - l.free() }
+
+// look has a server collect its garbage and reads its metrics. Requests allocate meanwhile: it takes the least of several.
+func look(t *testing.T, r *running, admin string) (least looked) {
+	t.Helper()
+	for i := range 5 {
+		l := lookOnce(t, r, admin)
+		if i == 0 || l.heap < least.heap {
+			least = l
+		}
+	}
+	return least
+}
+
+func lookOnce(t *testing.T, r *running, admin string) (l looked) {
 	t.Helper()
 	for range 2 { // what the first round finds is given back after it
 		resp, err := http.Get("http://" + admin + "/debug/pprof/heap?gc=1")
@@ -178,18 +207,18 @@ func look(t *testing.T, r *running, admin string) (l looked) {
 		resp.Body.Close()
 	}
 	_, body := r.get(t, http.MethodGet, "/metrics", "")
-	found := 0
+	found, at := 0, map[string]*int64{"process_resident_memory_bytes": &l.resident, "go_memstats_heap_alloc_bytes": &l.heap,
+		"go_memstats_heap_idle_bytes": &l.idle, "go_memstats_heap_released_bytes": &l.released, "grebe_offheap_bytes": &l.outside,
+		"grebe_pool_used_bytes": &l.used, "grebe_pool_bytes": &l.pool, "go_goroutines": &l.goroutines}
 	for line := range strings.Lines(body) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		at := map[string]*int64{"process_resident_memory_bytes": &l.resident, "go_memstats_heap_alloc_bytes": &l.heap, "grebe_offheap_bytes": &l.outside,
-			"grebe_pool_used_bytes": &l.used, "grebe_pool_bytes": &l.pool, "go_goroutines": &l.goroutines}[name]
-		if f, err := strconv.ParseFloat(value, 64); at != nil && err == nil {
-			*at = int64(f)
+		if f, err := strconv.ParseFloat(value, 64); at[name] != nil && err == nil {
+			*at[name] = int64(f)
 			found++
 		}
 	}
-	if found != 6 {
-		t.Skipf("this system does not tell memory or goroutines: %d of 6 were found", found)
+	if found != len(at) {
+		t.Skipf("this system does not tell memory or goroutines: %d of %d were found", found, len(at))
 	}
 	return l
 }
