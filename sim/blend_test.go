@@ -11,7 +11,8 @@ func TestBlendCost(t *testing.T) {
 	p := prompt{preamble: 200, question: 20, blend: Blend{History: .5, Items: .25}}
 	c := &call{blended: true, shared: [2]bool{true, true}, tiers: []plan.Tier{plan.Host, plan.Missing}}
 	c.UserTokens, c.ItemTokens = 400, []int32{80, 100}
-	rows, keys := p.cost(c)
+	w := p.cost(c, 0)
+	rows, keys := w.Rows, w.Keys
 	if want := 200 + 20 + 100 + 20; rows != want {
 		t.Errorf("%d rows, want %d", rows, want)
 	}
@@ -19,8 +20,8 @@ func TestBlendCost(t *testing.T) {
 		t.Errorf("%d keys, want %d of %d", keys, full*340/600, full)
 	}
 	p.blend.Whole = 1
-	if rows, keys = p.cost(c); rows != 600 || keys != causal(0, 600, 200) {
-		t.Errorf("%d rows and %d keys if all layers compute all tokens", rows, keys)
+	if w = p.cost(c, 0); w.Rows != 600 || w.Keys != causal(0, 600, 200) {
+		t.Errorf("%d rows and %d keys if all layers compute all tokens", w.Rows, w.Keys)
 	}
 }
 

@@ -76,9 +76,10 @@ type call struct {
 	full     bool  // its batch had no room to continue what is cached
 	whole    bool  // so all of it is computed, and not kept
 	hostRead int64 // bytes read from host memory
-	spared   schedule.Job
-	rowsMiss int // embedding rows that are not cached
-	waits    int // flows under way
+	work     Work  // of its batch, when it was queued
+	spared   Work  // of that, what it need not do
+	rowsMiss int   // embedding rows that are not cached
+	waits    int   // flows under way
 	waiting  bool
 	begins   time.Duration // of its wait for flows
 	ran      time.Duration // when its batch began

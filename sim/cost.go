@@ -17,19 +17,18 @@ func (p *prompt) fixed(number int) int {
 	return p.leadIn
 }
 
-// causal returns the keys of rows from..to of a segment that also attends to seen keys before it.
-func causal(from, to, seen int) int { return (to-from)*seen + (to*(to+1)-from*(from+1))/2 }
-
-// cost counts the rows of a call and the keys that they attend to, as package engine does for the call's plan. Segments that
-// are cached are not computed: the user's first tokens, with items first the items that have a tier, and the preamble and
-// lead-in.
-func (p *prompt) cost(c *call) (rows, keys int) {
+// cost counts the work of a call, its rows and keys as package engine does for the call's plan. Segments that are cached are not
+// computed: the user's first tokens, with items first the items that have a tier, and the preamble and lead-in. Tile is the
+// rows of a tile.
+func (p *prompt) cost(c *call, tile int) (w Work) {
+	w.Requests = 1
 	if c.blended {
-		return p.blendCost(c)
+		p.blendCost(c, &w)
+		return w
 	}
 	lead := p.preamble
 	if !c.shared[0] {
-		rows, keys = p.preamble, causal(0, p.preamble, 0)
+		w.Segment(0, p.preamble, 0, tile)
 	}
 	user, items := int(c.UserTokens), 0
 	for _, n := range c.ItemTokens {
@@ -37,38 +36,35 @@ func (p *prompt) cost(c *call) (rows, keys int) {
 	}
 	if c.order == plan.ItemFirst {
 		if !c.shared[1] {
-			rows += p.leadIn
-			keys += causal(0, p.leadIn, lead)
+			w.Segment(0, p.leadIn, lead, tile)
 		}
 		lead += p.leadIn
 		for i, n := range c.ItemTokens {
 			if c.tiers[i] == plan.Missing {
-				rows += int(n)
-				keys += causal(0, int(n), lead)
+				w.Segment(0, int(n), lead, tile)
 			}
 		}
-		rows += user
-		keys += causal(0, user, lead+items)
+		w.Segment(0, user, lead+items, tile)
 	} else {
-		rows += user - c.cached + items
-		keys += causal(c.cached, user, lead)
+		w.Segment(c.cached, user, lead, tile)
 		for _, n := range c.ItemTokens {
-			keys += causal(0, int(n), lead+user)
+			w.Segment(0, int(n), lead+user, tile)
 		}
 	}
 	if p.perItem {
 		for _, n := range c.ItemTokens {
-			rows += p.question
-			keys += causal(0, p.question, lead+user+int(n))
+			w.Segment(0, p.question, lead+user+int(n), tile)
 		}
-		return rows, keys
+	} else {
+		w.Segment(0, p.question, lead+user+items, tile)
 	}
-	return rows + p.question, keys + causal(0, p.question, lead+user+items)
+	w.Cached = p.length(c) - w.Rows
+	return w
 }
 
 // blendCost is cost of an ordinary prompt of which KV from anywhere is reused. The chosen tokens are spread over the prompt, and
 // the first layers compute all of them.
-func (p *prompt) blendCost(c *call) (rows, keys int) {
+func (p *prompt) blendCost(c *call, w *Work) {
 	user := float64(c.UserTokens)
 	full, some := user, user*p.blend.History
 	for i, n := range c.ItemTokens {
@@ -81,12 +77,12 @@ func (p *prompt) blendCost(c *call) (rows, keys int) {
 	}
 	full, some = full+float64(p.question), some+float64(p.question)
 	some += (full - some) * p.blend.Whole
-	rows = int(some + .5)
-	keys = int(float64(causal(0, int(full), p.preamble)) * some / full)
+	w.Rows = int(some + .5)
+	w.Keys = int(float64(causal(0, int(full), p.preamble)) * some / full)
+	w.Tiled, w.Segments, w.Cached = w.Keys, 1, int(full)-w.Rows
 	if !c.shared[0] {
-		rows, keys = rows+p.preamble, keys+causal(0, p.preamble, 0)
+		w.Segment(0, p.preamble, 0, 1)
 	}
-	return rows, keys
 }
 
 // length returns the tokens of a call's prompt.

@@ -27,25 +27,32 @@ func TestFront(t *testing.T) {
 	for _, c := range []struct {
 		shared bool
 		slow   float64
+		busy   float64
+		delay  float64
 		want   [3]Ended // by arrival; times in microseconds
 	}{
-		{false, 0, [3]Ended{
+		{false, 0, 0, 0, [3]Ended{
 			{Took: 25_000, Queue: 0, Compute: 21_000, Tokens: 200, Computed: 200}, // from 3 to 24; answered at 25
 			{Took: 31_000, Queue: 16_200, Compute: 11_000, Tokens: 100, Computed: 100},
 			{Took: 7_000, Queue: 0, Compute: 3_000, Tokens: 200, Computed: 20},
 		}},
-		{true, 0, [3]Ended{
+		{true, 0, 0, 0, [3]Ended{
 			{Took: 26_800, Queue: 0, Compute: 22_800, Tokens: 200, Computed: 200}, // the second one delays it by 1.8 ms
 			{Took: 32_800, Queue: 18_000, Compute: 11_000, Tokens: 100, Computed: 100},
 			{Took: 7_000, Queue: 0, Compute: 3_000, Tokens: 200, Computed: 20},
 		}},
-		{false, 2, [3]Ended{ // batches take twice as long as predicted
+		{false, 2, 0, 0, [3]Ended{ // batches take twice as long as predicted
 			{Took: 46_000, Queue: 0, Compute: 42_000, Tokens: 200, Computed: 200},
 			{Took: 63_000, Queue: 37_200, Compute: 22_000, Tokens: 100, Computed: 100},
 			{Took: 10_000, Queue: 0, Compute: 6_000, Tokens: 200, Computed: 20},
 		}},
+		{true, 0, 3, .5, [3]Ended{ // the second one delays the first by 0.5 ms, and takes 3 ms more itself
+			{Took: 25_500, Queue: 0, Compute: 21_500, Tokens: 200, Computed: 200},
+			{Took: 31_500, Queue: 13_700, Compute: 11_000, Tokens: 100, Computed: 100},
+			{Took: 7_000, Queue: 0, Compute: 3_000, Tokens: 200, Computed: 20},
+		}},
 	} {
-		p.Front.Shared, p.Slowdown = c.shared, c.slow
+		p.Front.Shared, p.Slowdown, p.Front.Busy, p.Front.Delay = c.shared, c.slow, c.busy, c.delay
 		s.profiles = []*Profile{&p}
 		var got []Ended
 		play(t, s, Options{
@@ -56,7 +63,7 @@ func TestFront(t *testing.T) {
 			want.At, want.Answered = []time.Duration{0, 5, 100}[i]*time.Millisecond, true
 			want.Took, want.Queue, want.Compute = want.Took*time.Microsecond, want.Queue*time.Microsecond, want.Compute*time.Microsecond
 			if len(got) != 3 || !near(&got[i], &want) {
-				t.Errorf("shared %v, request %d: %+v, want %+v", c.shared, i, got, want)
+				t.Errorf("shared %v, busy %v, request %d: %+v, want %+v", c.shared, c.busy, i, got, want)
 			}
 		}
 	}

@@ -64,7 +64,8 @@ type batch struct {
 	began     time.Duration
 	delay     time.Duration // by work outside of batches on the same cores
 	predicted float64       // milliseconds
-	sample    schedule.Sample
+	work      Work
+	sample    schedule.Sample // of work
 }
 
 const (
@@ -184,12 +185,21 @@ func (n *node) backlogMs() float64 {
 func (n *node) reads(c *call) time.Duration {
 	front := &n.profile.Front
 	takes := inMs(front.ms(len(c.Items), n.f.prompt.length(c)))
-	if front.Shared {
-		for e := range n.engines {
-			if n.engines[e].busy {
-				n.engines[e].delay += takes
+	delay := takes
+	if front.Delay > 0 {
+		delay = inMs(front.Delay)
+	}
+	busy := 0
+	for e := range n.engines {
+		if n.engines[e].busy {
+			busy++
+			if front.Shared {
+				n.engines[e].delay += delay
 			}
 		}
+	}
+	if busy == len(n.engines) {
+		takes += inMs(front.Busy)
 	}
 	return takes
 }
@@ -426,7 +436,8 @@ func (n *node) queues(i int32) bool {
 func (n *node) add(i int32, arrival time.Duration) (price schedule.Price, queued bool) {
 	c := n.f.calls.all[i]
 	c.queue = schedule.Job{ID: uint64(i), Arrival: arrival, Deadline: c.deadline}
-	c.queue.Rows, c.queue.Keys = n.f.prompt.cost(c)
+	c.work = n.f.prompt.cost(c, n.profile.Tile())
+	c.queue.Rows, c.queue.Keys = c.work.Rows, c.work.Keys
 	if c.admitted {
 		price, _ = n.admission.Enter(&c.place, n.model.Predict(c.queue.Rows, c.queue.Keys, 1), n.f.now, c.deadline)
 		if price.Late > 0 {
@@ -501,7 +512,6 @@ func (n *node) launch(e int, jobs []schedule.Job) {
 	}
 	b.predicted = n.model.Predict(rows, keys, len(jobs))
 	n.admission.Begin(e, b.predicted, n.f.now)
-	b.sample = schedule.Sample{Requests: len(jobs), Rows: rows, Keys: keys}
 	n.begin(b)
 }
 
@@ -516,17 +526,19 @@ func (n *node) dequeue(j *schedule.Job) {
 func (n *node) begin(b *batch) {
 	var host int64
 	var wait time.Duration
+	b.work = Work{}
 	if n.f.peers && !n.f.scenario.Network.Overlap {
 		wait = n.fetchNow(b)
 	}
 	n.gather(b)
 	for _, i := range b.calls {
 		c := n.f.calls.all[i]
-		b.sample.Rows -= c.spared.Rows
-		b.sample.Keys -= c.spared.Keys
+		b.work.Add(&c.work)
+		b.work.sub(&c.spared)
 		host += c.hostRead
 	}
-	ms := n.profile.Prefill.Predict(b.sample.Rows, b.sample.Keys, b.sample.Requests)
+	b.sample = schedule.Sample{Requests: len(b.calls), Rows: b.work.Rows, Keys: b.work.Keys}
+	ms := n.profile.Predict(&b.work)
 	if n.profile.Slowdown > 0 {
 		ms *= n.profile.Slowdown
 	}

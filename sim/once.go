@@ -5,7 +5,6 @@ import (
 
 	"grebe/plan"
 	"grebe/residency"
-	"grebe/schedule"
 )
 
 // underway is the KV that calls are about to compute, by key, as in package reuse: what one call computed is there for the
@@ -114,7 +113,7 @@ func (c *call) prefixed() bool { return c.reuse && !c.blended && !c.whole }
 // restart has a call whose batch had no room for it computed whole, as package serve does.
 func (n *node) restart(c *call) {
 	c.place.Done(false)
-	c.full, c.whole, c.cached, c.shared, c.spared = false, true, 0, [2]bool{}, schedule.Job{}
+	c.full, c.whole, c.cached, c.shared, c.spared = false, true, 0, [2]bool{}, Work{}
 	for i := range c.tiers {
 		c.tiers[i] = plan.Missing
 	}
@@ -139,7 +138,7 @@ func (n *node) gather(b *batch) {
 			d.calls = append(d.calls, c)
 			continue
 		}
-		d.fixed, c.spared = before, schedule.Job{}
+		d.fixed, c.spared = before, Work{}
 		delete(d.users, user{c.User, c.UserTokens})
 		for _, m := range c.made {
 			m.s.unpin(m.h)
@@ -157,7 +156,7 @@ func (n *node) takeUnderway(c *call) {
 	for k, lead := 0, 0; k < 2; k++ {
 		if tokens := p.fixed(k); !c.shared[k] && (k == 0 || c.order == plan.ItemFirst) && n.arrived(n.f.keys.shared(k)) {
 			c.shared[k] = true
-			c.spare(tokens, causal(0, tokens, lead))
+			n.spare(c, 0, tokens, lead)
 		}
 		lead += p.fixed(k)
 	}
@@ -171,20 +170,19 @@ func (n *node) takeUnderway(c *call) {
 	for i := range c.Items {
 		if c.tiers[i] == plan.Missing && n.itemArrived(c, i) {
 			tokens := int(c.ItemTokens[i])
-			c.spare(tokens, causal(0, tokens, p.preamble+p.leadIn))
+			n.spare(c, 0, tokens, p.preamble+p.leadIn)
 			c.tiers[i] = came
 		}
 	}
 }
 
 func (n *node) spareUser(c *call) {
-	c.spare(int(c.UserTokens)-c.cached, causal(c.cached, int(c.UserTokens), n.f.prompt.preamble))
+	n.spare(c, c.cached, int(c.UserTokens), n.f.prompt.preamble)
 }
 
-// spare counts rows and keys that a call need not compute.
-func (c *call) spare(rows, keys int) {
-	c.spared.Rows += rows
-	c.spared.Keys += keys
+// spare counts tokens of a segment, which sees keys before it, that a call need not compute.
+func (n *node) spare(c *call, from, to, seen int) {
+	c.spared.Segment(from, to, seen, n.profile.Tile())
 }
 
 // gatherCall adds a call to the batch, in the order of its prompt.
@@ -198,7 +196,7 @@ func (n *node) gatherCall(c *call) {
 		switch {
 		case d.fixed[k]:
 			if !c.shared[k] {
-				c.spare(tokens, causal(0, tokens, lead))
+				n.spare(c, 0, tokens, lead)
 			}
 		case !c.shared[k]:
 			n.make(c, n.users, n.users.reserve(n.f.keys.shared(k), plan.Preamble, tokens, -1, nil, 0), nil)
@@ -218,7 +216,7 @@ func (n *node) gatherCall(c *call) {
 		}
 		tokens := int(c.ItemTokens[i])
 		if there {
-			c.spare(tokens, causal(0, tokens, lead))
+			n.spare(c, 0, tokens, lead)
 			continue
 		}
 		if n.make(c, n.items, n.items.reserve(n.f.keys.item(item), plan.Item, tokens, item, nil, 0), c.items[i]) {
@@ -230,7 +228,7 @@ func (n *node) gatherCall(c *call) {
 		for _, tokens := range c.ItemTokens {
 			items += int(tokens)
 		}
-		c.spare(int(c.UserTokens), causal(0, int(c.UserTokens), lead+items))
+		n.spare(c, 0, int(c.UserTokens), lead+items)
 		n.spareQuestions(c, lead+int(c.UserTokens), nil)
 	}
 }
@@ -270,7 +268,7 @@ func (n *node) gatherUser(c *call) {
 	lead := n.f.prompt.preamble + int(c.UserTokens)
 	for i, item := range c.Items {
 		if d.twice.has(item) {
-			c.spare(int(c.ItemTokens[i]), causal(0, int(c.ItemTokens[i]), lead))
+			n.spare(c, 0, int(c.ItemTokens[i]), lead)
 		}
 	}
 	if n.f.prompt.perItem || d.same(c) {
@@ -284,11 +282,11 @@ func (n *node) spareQuestions(c *call, lead int, about *itemSet) {
 	for i, tokens := range c.ItemTokens {
 		items += int(tokens)
 		if n.f.prompt.perItem && (about == nil || about.has(c.Items[i])) {
-			c.spare(q, causal(0, q, lead+int(tokens)))
+			n.spare(c, 0, q, lead+int(tokens))
 		}
 	}
 	if !n.f.prompt.perItem {
-		c.spare(q, causal(0, q, lead+items))
+		n.spare(c, 0, q, lead+items)
 	}
 }
 

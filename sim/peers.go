@@ -34,7 +34,7 @@ func (n *node) fetch(i int32) bool {
 		return false
 	}
 	f := n.f
-	with, withKeys := f.prompt.cost(c)
+	with := f.prompt.cost(c, 0)
 	all, allKeys := 0, 0
 	for k := range c.Items {
 		if c.tiers[k] != plan.Peer {
@@ -58,9 +58,9 @@ func (n *node) fetch(i int32) bool {
 			f.asked[n.owner[k]] = -1
 		}
 	}
-	alone := n.model.Predict(with+all, withKeys+allKeys, 1)
+	alone := n.model.Predict(with.Rows+all, with.Keys+allKeys, 1)
 	queue := n.backlogMs()
-	budget := time.Duration((queue + alone - n.model.Predict(with, withKeys, 1)) * float64(time.Millisecond))
+	budget := time.Duration((queue + alone - n.model.Predict(with.Rows, with.Keys, 1)) * float64(time.Millisecond))
 	if wait := schedule.PrefixWait(c.deadline-f.now, true, queue, alone); wait > 0 {
 		budget = min(budget, wait)
 	}
@@ -175,8 +175,8 @@ func (n *node) fetchNow(b *batch) (wait time.Duration) {
 			if c.tiers[k] != came {
 				c.tiers[k] = plan.Missing
 				tokens := int(c.ItemTokens[k])
-				b.sample.Rows += tokens
-				b.sample.Keys += causal(0, tokens, f.prompt.preamble+f.prompt.leadIn)
+				b.work.Segment(0, tokens, f.prompt.preamble+f.prompt.leadIn, n.profile.Tile())
+				b.work.Cached -= tokens
 			}
 		}
 	}

@@ -21,7 +21,10 @@ type Profile struct {
 	Derived bool   `json:"derived"`
 	Model   string `json:"model"` // whose prefill times these are, such as Qwen2-1.5B
 
+	// Prefill is what a node begins to decide with. Without Batches, it also says how long batches take.
 	Prefill schedule.PrefillModel `json:"prefill"`
+	// Batches are the times of batches; nil: those that Prefill predicts.
+	Batches *Batches `json:"batches,omitempty"`
 	// Noise is the standard deviation of the logarithm of a batch's time, around the prediction. 0: every batch takes as
 	// long as predicted.
 	Noise   float64 `json:"noise"`
@@ -49,9 +52,28 @@ type Front struct {
 	Request float64 `json:"request_ms"` // per request
 	Token   float64 `json:"token_ms"`   // per token of the prompt
 	Item    float64 `json:"item_ms"`    // per candidate
+	// Busy is added if a batch runs when the request comes: threads that compute have the cores.
+	Busy float64 `json:"busy_ms,omitempty"`
 	// Shared means that it takes cores from the threads that compute. These wait for each other, so a batch that runs meanwhile
-	// ends that much later.
-	Shared bool `json:"shared,omitempty"`
+	// ends later: by Delay, or by the time of the work if that is 0.
+	Shared bool    `json:"shared,omitempty"`
+	Delay  float64 `json:"delay_ms,omitempty"`
+}
+
+// Tile returns the rows of a tile; 0: rows are computed one by one.
+func (p *Profile) Tile() int {
+	if p.Batches == nil {
+		return 0
+	}
+	return p.Batches.Tile
+}
+
+// Predict returns the milliseconds of a batch that is computed alone.
+func (p *Profile) Predict(w *Work) float64 {
+	if p.Batches == nil {
+		return p.Prefill.Predict(w.Rows, w.Keys, w.Requests)
+	}
+	return p.Batches.Predict(w)
 }
 
 // ms returns the milliseconds of a request.
@@ -118,9 +140,11 @@ func (p *Profile) Validate() error {
 		return fmt.Errorf("host_link is %v bytes per second: want more than 0", p.HostLink)
 	case !(p.Noise >= 0 && p.Noise <= 1) || p.MaxRows < 0:
 		return fmt.Errorf("noise %v and max_rows %d: want 0 to 1 and at least 0", p.Noise, p.MaxRows)
+	case p.Batches != nil && !p.Batches.valid():
+		return fmt.Errorf("batches %+v: want milliseconds and tiles of at least 0, and rows or keys that take time", *p.Batches)
 	case !(p.Slowdown >= 0 && p.Slowdown <= 100):
 		return fmt.Errorf("slowdown is %v: want 0 to 100", p.Slowdown)
-	case !(min(p.Front.Request, p.Front.Token, p.Front.Item) >= 0):
+	case !(min(p.Front.Request, p.Front.Token, p.Front.Item, p.Front.Busy, p.Front.Delay) >= 0):
 		return fmt.Errorf("front %+v: want milliseconds of at least 0", p.Front)
 	case p.RowBytes < 0 || p.RowBytes > 0 && !(p.RowLink > 0):
 		return fmt.Errorf("row_bytes %d and row_link %v: want a link for rows", p.RowBytes, p.RowLink)

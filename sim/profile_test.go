@@ -30,7 +30,8 @@ func TestBadProfiles(t *testing.T) {
 		value any
 	}{
 		{"kv_token_bytes", 0}, {"noise", -1}, {"front", map[string]any{"request_ms": -1}},
-		{"derivated", true}, {"host_link", 0}, {"row_ms", -1}, {"quality", map[string]any{}},
+		{"derivated", true}, {"batches", map[string]any{"row_ms": -1, "tile_key_ms": 2}},
+		{"batches", map[string]any{"fixed_ms": 1}}, {"host_link", 0}, {"row_ms", -1}, {"quality", map[string]any{}},
 	} {
 		var all map[string]any
 		if err := json.Unmarshal(good, &all); err != nil {

@@ -124,8 +124,8 @@ func TestCostIsThatOfDecide(t *testing.T) {
 			if order == plan.ItemFirst {
 				want = &d.Item
 			}
-			if rows, keys := p.cost(c); rows != want.Rows || keys != want.Keys {
-				t.Fatalf("%v: %d rows and %d keys, Decide has %d and %d", order, rows, keys, want.Rows, want.Keys)
+			if w := p.cost(c, 0); w.Rows != want.Rows || w.Keys != want.Keys {
+				t.Fatalf("%v: %d rows and %d keys, Decide has %d and %d", order, w.Rows, w.Keys, want.Rows, want.Keys)
 			}
 		}
 	}
