@@ -7,15 +7,17 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/plan"
+	"grebe/prompt"
+	"grebe/sim"
 )
 
-// work is a batch to measure: requests that are alike.
+// work is a batch to measure: requests that are alike. As in a server, KV that is computed ahead of the question is kept.
 type work struct {
 	requests    int
 	order       plan.Order
 	user        int // tokens of the user
 	userCached  int // of these, at the beginning
-	items, each int
+	items, each int // items have half to one and a half times as many tokens as each
 	itemsCached bool
 }
 
@@ -50,6 +52,17 @@ func decoderWork() []work {
 				work{requests: requests, order: plan.UserFirst, user: user, userCached: user, items: 100, each: 10},
 				work{requests: requests, order: plan.UserFirst, user: user + 30, userCached: user, items: 20, each: 15},
 				work{requests: requests, order: plan.ItemFirst, user: user / requests, items: 100, each: 15, itemsCached: true})
+		}
+	}
+	for _, requests := range []int{1, 3} {
+		for _, user := range []int{150, 400, 900} {
+			for _, items := range []int{15, 60} {
+				out = append(out,
+					work{requests: requests, order: plan.UserFirst, user: user, items: items, each: 16},
+					work{requests: requests, order: plan.UserFirst, user: user + 15, userCached: user, items: items, each: 16},
+					work{requests: requests, order: plan.ItemFirst, user: user, items: items, each: 16, itemsCached: true},
+					work{requests: requests, order: plan.ItemFirst, user: user, items: items, each: 16})
+			}
 		}
 	}
 	out = append(out,
@@ -93,9 +106,11 @@ func (s *subject) jobs(ctx context.Context, w *work) (jobs []*engine.Job, releas
 	for range w.requests {
 		user, items := s.tokens(w.user), make([][]int32, w.items)
 		for i := range items {
-			if items[i] = s.tokens(w.each); s.events != nil {
-				items[i][0] = s.events.Candidate(s.rand.Int32N(eventItems))
+			if s.events != nil {
+				items[i] = []int32{s.events.Candidate(s.rand.Int32N(eventItems))}
+				continue
 			}
+			items[i] = s.tokens(w.each/2 + (3+7*i)%(w.each+1)) // the same in every pass
 		}
 		l, err := s.lay(w, user, items)
 		if err != nil {
@@ -128,9 +143,39 @@ func (s *subject) jobs(ctx context.Context, w *work) (jobs []*engine.Job, releas
 				j.Segments[l.Items+i].Entry = e
 			}
 		}
+		s.keepOf(j, w, &l)
 		jobs = append(jobs, j)
 	}
 	return jobs, release, nil
+}
+
+// keepOf has a job keep what a server keeps of it: the user, or with items first the items.
+func (s *subject) keepOf(j *engine.Job, w *work, l *prompt.Layout) {
+	if w.items > 0 && w.order == plan.ItemFirst {
+		for i := range w.items {
+			j.Segments[l.Items+i].Keep = !w.itemsCached
+		}
+		return
+	}
+	j.Segments[l.User].Keep = w.userCached < w.user
+}
+
+// workOf counts the work of a batch, with tiles of so many rows.
+func workOf(jobs []*engine.Job, tile int) (w sim.Work) {
+	for _, j := range jobs {
+		w.Requests++
+		for i := range j.Plan.Segments {
+			g := &j.Plan.Segments[i]
+			cached, _ := j.Cached(i)
+			seen := 0
+			for _, k := range g.Sees {
+				seen += len(j.Plan.Segments[k].Tokens)
+			}
+			w.Segment(cached, len(g.Tokens), seen, tile)
+			w.Cached += cached
+		}
+	}
+	return w
 }
 
 // keep computes a plan and returns the KV of n of its segments, from first on.

@@ -16,11 +16,12 @@ import (
 	"time"
 
 	"grebe/bench/drive"
+	"grebe/bench/load"
 	"grebe/bench/report"
-	"grebe/schedule"
 	"grebe/shop"
 	"grebe/shop/demo"
 	"grebe/sim"
+	"grebe/workload"
 )
 
 // Rankings of four shapes are timed: little and much text of a user, few and many items. Their differences are the costs of
@@ -28,22 +29,26 @@ import (
 var frontShapes = [4]struct{ purchases, items int }{{5, 10}, {5, 100}, {40, 10}, {40, 100}}
 
 const (
-	frontWarm  = 10 // rankings of each shape that are not counted
-	frontTimed = 40
+	warmServed  = 60 // rankings that are not counted
+	timedServed = 480
+	buyers      = 60 // customers
+	// servedMemory is full soon, so that batches have to evict KV as those of a server do that runs for long.
+	servedMemory = 48 << 20
+	// atOnce is the most milliseconds in the queue of a request whose batch began at once.
+	atOnce = .5
 )
 
 // served is what a server with the demo's model was measured at.
 type served struct {
-	front   sim.Front
-	batches []schedule.Sample // of one request each
+	front sim.Front
+	log   []byte // of its decisions
 }
 
-// serve measures a server with the demo's model: its work outside of batches, and how long batches take there. Between two
-// requests it pauses for about as long as the last one took, as a server does that is half busy: after a pause threads have to
-// wake up, and caches are cold.
+// serve measures a server with the demo's model that is about half busy: its work outside of batches, and how long batches take
+// there. Rankings come at random times, for customers of the shop's train split.
 //
 // Work outside of batches is what a client on the same machine waits for beside the queue and the batch that the server reports:
-// it reads a request, makes tokens, looks up KV and answers. The prompts are of customers of the shop's train split.
+// it reads a request, makes tokens, looks up KV and answers. Recording takes time there, so batches are measured in a second server.
 func serve(ctx context.Context, program string, settings []drive.Setting) (r *served, err error) {
 	dir, err := os.MkdirTemp("", "grebe-profile-")
 	if err != nil {
@@ -54,72 +59,112 @@ func serve(ctx context.Context, program string, settings []drive.Setting) (r *se
 	if err := demo.Ensure(home); err != nil {
 		return nil, err
 	}
-	server, err := drive.Start(ctx, program, filepath.Join(home, demo.ConfigFile), append([]drive.Setting{
-		{Key: "cache.ahead", Value: "off"}, {Key: "data_dir", Value: filepath.Join(dir, "data")},
-	}, settings...))
+	settings = append([]drive.Setting{
+		{Key: "cache.ahead", Value: "off"}, {Key: "data_dir", Value: filepath.Join(dir, "data")}, {Key: "workers", Value: "1"},
+		{Key: "models[0].host_memory", Value: fmt.Sprint(servedMemory)},
+	}, settings...)
+	a, err := newAsker()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	world, err := shop.New(1, shop.Default)
+	config, log := filepath.Join(home, demo.ConfigFile), filepath.Join(dir, "log")
+	answers, err := a.load(ctx, program, config, settings)
 	if err != nil {
 		return nil, err
 	}
-	r = &served{}
-	a := &asker{world: world, url: server.URL + "/v1/rank", random: rand.New(rand.NewPCG(7, 22))}
-	var times, tokens [4][]float64
-	for n := range frontWarm + frontTimed {
-		for i, shape := range frontShapes { // in turn, so that what disturbs the machine meets all of them
-			for _, prefix := range []string{"auto", "none"} {
-				x, err := a.rank(ctx, n, shape.purchases, shape.items, prefix)
-				if err != nil {
-					return nil, err
-				}
-				switch {
-				case n < frontWarm:
-				case prefix == "auto":
-					times[i], tokens[i] = append(times[i], x.outside()), append(tokens[i], x.Usage.Prompt)
-				default: // nothing is cached, so that keys are known
-					r.batches = append(r.batches, x.batch(shape.items))
-				}
-			}
-		}
+	if _, err = a.load(ctx, program, config, append(settings, drive.Setting{Key: "record", Value: log})); err != nil {
+		return nil, err
 	}
-	var ms, size [4]float64
-	for i := range times {
-		ms[i], size[i] = report.Median(times[i]), report.Median(tokens[i])
-	}
-	r.front = fitFront(ms, size)
-	return r, nil
+	r = &served{front: fitFront(answers)}
+	r.log, err = os.ReadFile(log)
+	return r, err
 }
 
-// slowdown returns how many times as long as predicted batches take in the server, in the median, and the standard deviation of
-// the logarithm, from the quartiles.
-func (r *served) slowdown(m *schedule.PrefillModel) (median, noise float64) {
-	var ratios []float64
-	for _, b := range r.batches {
-		ratios = append(ratios, b.Ms/m.Predict(b.Rows, b.Keys, b.Requests))
+// slowdown compares the batches of a server with what a profile predicts for them. Slowdown is the median ratio and noise the standard
+// deviation of its logarithm, from the quartiles, of batches during which no request came. The others tell how much a request that
+// comes delays the batch that runs.
+func slowdown(p *sim.Profile, batches []Measured) error {
+	var ratios, delays []float64
+	for i := range batches {
+		if b := &batches[i]; b.Arrived == 0 {
+			ratios = append(ratios, b.Ms/p.Predict(&b.Work))
+		}
+	}
+	if len(ratios) < 10 {
+		return fmt.Errorf("only %d batches of the server were not disturbed by other requests", len(ratios))
 	}
 	slices.Sort(ratios)
 	const quartiles = 1.349 // standard deviations between those of a normal distribution
-	noise = math.Log(ratios[len(ratios)*3/4]/ratios[len(ratios)/4]) / quartiles
-	return report.Median(ratios), min(noise, 1)
+	p.Slowdown = round(report.Median(ratios), 3)
+	p.Noise = round(min(math.Log(ratios[len(ratios)*3/4]/ratios[len(ratios)/4])/quartiles, 1), 3)
+	for i := range batches {
+		if b := &batches[i]; b.Arrived > 0 {
+			delays = append(delays, (b.Ms-p.Predict(&b.Work)*p.Slowdown)/float64(b.Arrived))
+		}
+	}
+	if p.Front.Shared && len(delays) > 0 {
+		p.Front.Delay = round(max(0, report.Median(delays)), 4)
+	}
+	return nil
 }
 
-// describe adds what was measured to a profile. Requests of events have no texts, and only the demo's model was served.
-func (r *served) describe(p *sim.Profile, m *Model) {
+// describe adds what was measured to a report. Requests of events have no texts, and only the demo's model was served.
+func (r *served) describe(to *Report, m *Model) error {
 	if m.Events > 0 {
-		return
+		return nil
 	}
-	p.Front = r.front
-	if m.Name == Models["demo"].Name {
-		median, noise := r.slowdown(&p.Prefill)
-		p.Slowdown, p.Noise = round(median, 3), round(noise, 3)
+	p := &to.Profile
+	if p.Front = r.front; m.Name != Models["demo"].Name {
+		return nil
 	}
+	var left int
+	var err error
+	if to.Served, left, err = Recorded(bytes.NewReader(r.log), p); err != nil {
+		return err
+	}
+	if to.Served = to.Served[min(warmServed, len(to.Served)):]; len(to.Served) < 10*left || len(to.Served) < timedServed/4 {
+		return fmt.Errorf("of the server's batches only %d are known, %d are not", len(to.Served), left)
+	}
+	return slowdown(p, to.Served)
 }
 
-// fitFront finds the costs from the times and tokens of the four shapes.
-func fitFront(ms, tokens [4]float64) sim.Front {
+// fitFront finds the costs of requests, tokens and items from the rankings that came while no batch ran, and what is added while
+// one runs: threads that compute have the cores.
+func fitFront(answers []answer) sim.Front {
+	var ms, tokens [4]float64
+	for i := range frontShapes {
+		var times, sizes []float64
+		for k := range answers {
+			if x := &answers[k]; x.shape == i && x.Timing.Queue < atOnce {
+				times, sizes = append(times, x.outside()), append(sizes, x.Usage.Prompt)
+			}
+		}
+		ms[i], tokens[i] = typical(times), typical(sizes)
+	}
+	f := fitShapes(ms, tokens)
+	var added []float64
+	for k := range answers {
+		if x := &answers[k]; x.Timing.Queue >= atOnce {
+			added = append(added, x.outside()-f.Request-f.Token*x.Usage.Prompt-f.Item*float64(frontShapes[x.shape].items))
+		}
+	}
+	f.Busy = round(max(0, typical(added)), 4)
+	return f
+}
+
+// typical returns the mean without the slowest tenth, which somebody else on the machine may have delayed; 0 of nothing.
+func typical(v []float64) float64 {
+	slices.Sort(v)
+	v = v[:len(v)-len(v)/10]
+	sum := 0.0
+	for _, x := range v {
+		sum += x
+	}
+	return sum / float64(max(len(v), 1))
+}
+
+// fitShapes finds the costs from the times and tokens of the four shapes.
+func fitShapes(ms, tokens [4]float64) sim.Front {
 	var f sim.Front
 	f.Token = max(0, (ms[2]-ms[0]+ms[3]-ms[1])/(tokens[2]-tokens[0]+tokens[3]-tokens[1]))
 	more := float64(frontShapes[1].items - frontShapes[0].items)
@@ -134,47 +179,38 @@ func fitFront(ms, tokens [4]float64) sim.Front {
 
 // asker sends rankings.
 type asker struct {
-	world  *shop.World
-	url    string
 	http   http.Client
-	random *rand.Rand
+	bodies [][]byte
+	shapes []int
 }
 
-// answer is what a server says of a ranking.
-type answer struct {
-	took  float64 // milliseconds
-	Usage struct {
-		Prompt   float64 `json:"prompt_tokens"`
-		User     int     `json:"user_tokens"`
-		Items    int     `json:"item_tokens"`
-		Question int     `json:"instruction_tokens"`
-		Computed int     `json:"computed_tokens"`
-	} `json:"usage"`
-	Timing struct {
-		Queue   float64 `json:"queue"`
-		Compute float64 `json:"compute"`
-	} `json:"timing_ms"`
+// newAsker draws the rankings.
+func newAsker() (*asker, error) {
+	world, err := shop.New(1, shop.Default)
+	if err != nil {
+		return nil, err
+	}
+	a, r := &asker{}, rand.New(rand.NewPCG(7, 22))
+	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}
+	for range warmServed + timedServed {
+		shape := r.IntN(len(frontShapes))
+		body, err := draw(world, r, frontShapes[shape].purchases, frontShapes[shape].items)
+		if err != nil {
+			return nil, err
+		}
+		a.bodies, a.shapes = append(a.bodies, body), append(a.shapes, shape)
+	}
+	return a, nil
 }
 
-// outside returns the milliseconds outside of queue and batch.
-func (a *answer) outside() float64 { return a.took - a.Timing.Queue - a.Timing.Compute }
-
-// batch returns the batch of a ranking whose prompt was all computed, with the user first and items of about the same length.
-func (a *answer) batch(items int) schedule.Sample {
-	u := &a.Usage
-	preamble := int(u.Prompt) - u.User - u.Items - u.Question
-	causal := func(rows, seen int) int { return rows*seen + rows*(rows+1)/2 }
-	keys := causal(preamble, 0) + causal(u.User, preamble) + items*causal(u.Items/items, preamble+u.User) +
-		causal(u.Question, preamble+u.User+u.Items)
-	return schedule.Sample{Rows: u.Computed, Keys: keys, Requests: 1, Ms: a.Timing.Compute}
-}
-
-// rank sends a ranking for a customer, and pauses after it.
-func (a *asker) rank(ctx context.Context, n, purchases, items int, prefix string) (*answer, error) {
-	u := a.world.User(shop.Train, n)
+// draw makes a ranking for a customer with about so many purchases.
+func draw(world *shop.World, r *rand.Rand, purchases, items int) ([]byte, error) {
+	n := r.IntN(buyers)
+	purchases += r.IntN(4)
+	u := world.User(shop.Train, n)
 	for u.Events() <= purchases {
-		n += frontWarm + frontTimed
-		u = a.world.User(shop.Train, n)
+		n += buyers
+		u = world.User(shop.Train, n)
 	}
 	type named struct {
 		ID   string `json:"id,omitempty"`
@@ -186,17 +222,63 @@ func (a *asker) rank(ctx context.Context, n, purchases, items int, prefix string
 		Candidates []named `json:"candidates"`
 		TopK       int     `json:"top_k"`
 		Deadline   int     `json:"deadline_ms"`
-		Prefix     string  `json:"prefix"`
-	}{demo.Model, named{fmt.Sprint("train", n), a.world.Text(a.world.Before(u, shop.Train, n, purchases))}, nil, 10, 10_000, prefix}
-	for _, item := range a.random.Perm(len(a.world.Items))[:items] {
-		body.Candidates = append(body.Candidates, named{ID: a.world.Items[item].ID})
+	}{demo.Model, named{fmt.Sprint("train", n), world.Text(world.Before(u, shop.Train, n, purchases))}, nil, 10, 10_000}
+	for _, item := range r.Perm(len(world.Items))[:items] {
+		body.Candidates = append(body.Candidates, named{ID: world.Items[item].ID})
 	}
-	raw, err := json.Marshal(&body)
+	return json.Marshal(&body)
+}
+
+// load starts a server, sends it the first rankings one by one, and the others at random times, half as often as it answered.
+func (a *asker) load(ctx context.Context, program, config string, settings []drive.Setting) (out []answer, err error) {
+	server, err := drive.Start(ctx, program, config, settings)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	url, start := server.URL+"/v1/rank", time.Now()
+	for i := range warmServed {
+		if _, err := a.rank(ctx, url, i); err != nil {
+			return nil, err
+		}
+	}
+	rate := warmServed / time.Since(start).Seconds() / 2
+	out = make([]answer, timedServed)
+	res, err := load.Open(ctx, load.Options{
+		Name: "rankings", Arrivals: workload.Poisson(rate, 22), Requests: timedServed, Timeout: time.Minute,
+	}, func(ctx context.Context, i int) error {
+		x, err := a.rank(ctx, url, warmServed+i)
+		if err == nil {
+			out[i] = *x
+		}
+		return err
+	})
+	if err == nil && len(res.Errors) > 0 {
+		err = fmt.Errorf("errors %v", res.Errors)
+	}
+	return out, err
+}
+
+// answer is what a server says of a ranking.
+type answer struct {
+	shape int
+	took  float64 // milliseconds
+	Usage struct {
+		Prompt float64 `json:"prompt_tokens"`
+	} `json:"usage"`
+	Timing struct {
+		Queue   float64 `json:"queue"`
+		Compute float64 `json:"compute"`
+	} `json:"timing_ms"`
+}
+
+// outside returns the milliseconds outside of queue and batch.
+func (a *answer) outside() float64 { return a.took - a.Timing.Queue - a.Timing.Compute }
+
+// rank sends ranking i.
+func (a *asker) rank(ctx context.Context, url string, i int) (*answer, error) {
 	start := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(a.bodies[i]))
 	if err != nil {
 		return nil, err
 	}
@@ -214,13 +296,6 @@ func (a *asker) rank(ctx context.Context, n, purchases, items int, prefix string
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: %.200s", resp.Status, text)
 	}
-	out := &answer{took: took.Seconds() * 1000}
-	if err := json.Unmarshal(text, out); err != nil {
-		return nil, err
-	}
-	select {
-	case <-time.After(min(time.Duration(a.random.ExpFloat64()*float64(took)), time.Second)):
-	case <-ctx.Done():
-	}
-	return out, ctx.Err()
+	out := &answer{shape: a.shapes[i], took: took.Seconds() * 1000}
+	return out, json.Unmarshal(text, out)
 }

@@ -2,8 +2,8 @@
 // command fits them again after kernels change.
 //
 // Weights are random and of a model's shape: times do not depend on their values. Batches run through the engine that
-// serves, with KV from its cache, and the lower quartile of repeated runs is fitted. Every other batch is left out of a second fit,
-// whose error on them says how well the form predicts batches that it was not fitted to.
+// serves, with KV from its cache and pauses between them, and the median of repeated runs is fitted. Every other batch is left
+// out of a second fit, whose error on them says how well the form predicts batches that it was not fitted to.
 package profile
 
 import (
@@ -21,7 +21,6 @@ import (
 	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/engine"
-	"grebe/schedule"
 	"grebe/sim"
 )
 
@@ -30,10 +29,10 @@ type Options struct {
 	Device  compute.Device // the caller closes it
 	Label   string         // what the profiles' names begin with
 	Models  []string       // of Models
-	Repeats int            // runs of a batch in a pass; 7
-	Passes  int            // over all batches; 2
+	Repeats int            // runs of a batch in a pass; 3
+	Passes  int            // over all batches; 4
 	Longest time.Duration  // larger batches are left out once a batch takes longer; 1.5 s
-	Budget  time.Duration  // of runs per model, beyond which batches have the fewest repeats; 25 s
+	Budget  time.Duration  // of runs per model, beyond which batches are left out; 60 s
 	Command string         // that measures this
 	Program string         // path of the grebe that is measured as a server; none: that is left out
 	// Settings have that server use the same device.
@@ -44,16 +43,16 @@ type Options struct {
 
 func (o *Options) setDefaults() {
 	if o.Repeats <= 0 {
-		o.Repeats = 7
+		o.Repeats = 3
 	}
 	if o.Passes <= 0 {
-		o.Passes = 2
+		o.Passes = 4
 	}
 	if o.Longest <= 0 {
 		o.Longest = 1500 * time.Millisecond
 	}
 	if o.Budget <= 0 {
-		o.Budget = 25 * time.Second
+		o.Budget = 60 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
@@ -69,6 +68,7 @@ type Report struct {
 	Error   Error       `json:"error"`
 	Copy    Copy        `json:"copy"`
 	Samples []Sample    `json:"samples"`
+	Served  []Measured  `json:"served,omitempty"` // batches of a server
 }
 
 // Error is the relative error of the fit.
@@ -82,10 +82,12 @@ type Error struct {
 
 // Sample is a measured batch.
 type Sample struct {
-	schedule.Sample
+	Measured
+	ByTile    []int   `json:"tiled_by_tile"` // Work.Tiled by tileSizes
 	Batch     string  `json:"batch"`
 	Predicted float64 `json:"predicted_ms"`
 	Spread    float64 `json:"spread"` // standard deviation of the logarithm over repeats
+	times     []float64
 }
 
 // Copy is how fast KV gets from host memory to the device.
@@ -121,7 +123,9 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 			return out, fmt.Errorf("bench profile: %s: %w", name, err)
 		}
 		if of != nil {
-			of.describe(&r.Profile, &m)
+			if err := of.describe(r, &m); err != nil {
+				return out, fmt.Errorf("bench profile: %s: %w", name, err)
+			}
 			if s := r.Profile.Slowdown; s > 0 {
 				o.Log("%s: batches take %.2f times as long in a server, with a noise of %.2f\n", name, s, r.Profile.Noise)
 			}
@@ -159,78 +163,106 @@ func (o *Options) measure(ctx context.Context, name string, m *Model) (r *Report
 }
 
 // sweep measures all batches several times over, so that what disturbs a shared machine for a while does not meet all runs
-// of a batch, and keeps the fastest of each.
+// of a batch. If the time is over in the first pass, the batches so far are of all sizes.
 func (o *Options) sweep(ctx context.Context, s *subject, todo []work) ([]Sample, error) {
-	var out []Sample
-	start := time.Now()
+	all := make([]Sample, len(todo))
+	start, measured, most := time.Now(), 0, math.MaxInt
 	for pass := range o.Passes {
-		for i := range todo {
-			hurry := time.Since(start) > o.Budget*time.Duration(pass+1)/time.Duration(o.Passes)
-			x, err := o.sample(ctx, s, &todo[i], hurry)
-			if err != nil {
+		for k := range todo {
+			i := 2 * k // every other one first
+			if i >= len(todo) {
+				i = 2*(k-(len(todo)+1)/2) + 1
+			}
+			if time.Since(start) > o.Budget && measured >= enough {
+				break
+			}
+			if todo[i].rows() > most {
+				continue
+			}
+			if err := o.sample(ctx, s, &todo[i], &all[i], pass == 0); err != nil {
 				return nil, fmt.Errorf("%v: %w", &todo[i], err)
 			}
-			if pass == 0 {
-				out = append(out, x)
-				if x.Ms > o.Longest.Seconds()*1000 {
-					todo = todo[:i+1]
-					break
-				}
-			} else if x.Ms < out[i].Ms {
-				out[i] = x
+			if slices.Max(all[i].times) > o.Longest.Seconds()*1000 {
+				most = todo[i].rows()
 			}
+			measured++
+		}
+	}
+	var out []Sample
+	for i := range all {
+		if x := &all[i]; len(x.times) > 0 {
+			slices.Sort(x.times)
+			x.Ms, x.Spread = report.Median(x.times), spread(x.times)
+			out = append(out, *x)
 		}
 	}
 	return out, nil
 }
 
+// enough batches make a fit.
+const enough = 24
+
 // Warm-ups come before timed runs: a GPU tunes and records a size at first.
 const (
 	warmups = 3
-	fewest  = 3
+	slow    = 50 // milliseconds of a batch that has nothing to prepare after a run
+	// After a batch the device rests for as long as it took, but no longer than this: in a server that is half busy, threads sleep
+	// between batches.
+	longestPause = 20 * time.Millisecond
 )
 
-// sample measures a batch: the lower quartile of its runs, because disturbances only slow a run down.
-func (o *Options) sample(ctx context.Context, s *subject, w *work, hurry bool) (x Sample, err error) {
+// sample runs a batch several times.
+func (o *Options) sample(ctx context.Context, s *subject, w *work, x *Sample, first bool) error {
 	jobs, release, err := s.jobs(ctx, w)
 	defer release()
 	if err != nil {
-		return x, err
+		return err
 	}
-	x.Requests, x.Batch = len(jobs), w.String()
-	for _, j := range jobs {
-		c, err := s.engine.Check(j)
-		if err != nil {
-			return x, err
-		}
-		x.Rows += c.Rows
-		x.Keys += c.Keys
+	x.Batch, x.ByTile = w.String(), x.ByTile[:0]
+	for _, tile := range tileSizes {
+		x.Work = workOf(jobs, tile)
+		x.ByTile = append(x.ByTile, x.Tiled)
 	}
-	repeats, warm := o.Repeats, warmups
+	warm := 1
+	if first {
+		warm = warmups
+	}
 	out := make([]engine.Outcome, len(jobs))
-	var times []float64
-	for i := 0; i < warm+repeats; i++ {
+	for i := 0; i < warm+o.Repeats; i++ {
 		if err := ctx.Err(); err != nil {
-			return x, err
+			return err
 		}
 		start := time.Now()
 		s.engine.Run(jobs, out)
-		ms := time.Since(start).Seconds() * 1000
-		for k := range out {
-			if out[k].Err != nil {
-				return x, out[k].Err
-			}
+		took := time.Since(start)
+		ms := took.Seconds() * 1000
+		if err := drop(out); err != nil {
+			return err
 		}
-		if i == 1 && (hurry || ms > 200) { // a second run of this length has nothing left to prepare
-			warm, repeats = 1, fewest
+		if i == 1 && ms > slow {
+			warm = 1
 		}
 		if i >= warm {
-			times = append(times, ms)
+			x.times = append(x.times, ms)
 		}
+		time.Sleep(min(took, longestPause))
 	}
-	slices.Sort(times)
-	x.Ms, x.Spread = times[len(times)/4], spread(times)
-	return x, nil
+	return nil
+}
+
+// drop releases what a batch kept, and returns the first error.
+func drop(out []engine.Outcome) error {
+	var err error
+	for i := range out {
+		for _, e := range out[i].Kept {
+			if e != nil {
+				e.Release()
+			}
+		}
+		err = errors.Join(err, out[i].Err)
+		out[i] = engine.Outcome{}
+	}
+	return err
 }
 
 // spread returns the standard deviation of the logarithms, without the slowest run: on a shared machine that one is
@@ -245,40 +277,6 @@ func spread(sorted []float64) float64 {
 		sum += (math.Log(v) - mean) * (math.Log(v) - mean)
 	}
 	return math.Sqrt(sum / float64(len(t)))
-}
-
-// fit fits the profile's prefill model, and a second one to half of the samples.
-func (r *Report) fit() error {
-	var all, half []schedule.Sample
-	for i := range r.Samples {
-		all = append(all, r.Samples[i].Sample)
-		if i%2 == 0 {
-			half = append(half, r.Samples[i].Sample)
-		}
-	}
-	m, err := schedule.Fit(all)
-	if err != nil {
-		return err
-	}
-	r.Profile.Prefill = m
-	var errs, left, spreads []float64
-	part, err := schedule.Fit(half)
-	if err != nil {
-		return err
-	}
-	for i := range r.Samples {
-		x := &r.Samples[i]
-		x.Predicted = m.Predict(x.Rows, x.Keys, x.Requests)
-		errs = append(errs, math.Abs(x.Predicted-x.Ms)/x.Ms)
-		spreads = append(spreads, x.Spread)
-		if i%2 == 1 {
-			left = append(left, math.Abs(part.Predict(x.Rows, x.Keys, x.Requests)-x.Ms)/x.Ms)
-		}
-	}
-	slices.Sort(errs)
-	r.Error = Error{Median: report.Median(errs), P90: errs[len(errs)*9/10], Max: errs[len(errs)-1], LeftOut: report.Median(left)}
-	r.Profile.Noise = round(report.Median(spreads), 3)
-	return nil
 }
 
 // describe fills in what is known of the device.

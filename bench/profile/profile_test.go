@@ -3,8 +3,10 @@ package profile
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,43 +106,100 @@ func TestShapes(t *testing.T) {
 }
 
 // The costs of requests, items and tokens are found again from times that they make.
-func TestFitFront(t *testing.T) {
+func TestFitShapes(t *testing.T) {
 	want := sim.Front{Request: .5, Token: .0004, Item: .006}
 	tokens := [4]float64{400, 1700, 1900, 3300}
 	var ms [4]float64
 	for i, shape := range frontShapes {
 		ms[i] = want.Request + want.Token*tokens[i] + want.Item*float64(shape.items)
 	}
-	if got := fitFront(ms, tokens); math.Abs(got.Request-.5) > 1e-3 || math.Abs(got.Token-.0004) > 1e-6 || math.Abs(got.Item-.006) > 1e-5 {
+	if got := fitShapes(ms, tokens); math.Abs(got.Request-.5) > 1e-3 || math.Abs(got.Token-.0004) > 1e-6 || math.Abs(got.Item-.006) > 1e-5 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := fitFront([4]float64{1, .9, .8, .7}, tokens); got.Token != 0 || got.Item != 0 || got.Request <= 0 {
+	if got := fitShapes([4]float64{1, .9, .8, .7}, tokens); got.Token != 0 || got.Item != 0 || got.Request <= 0 {
 		t.Errorf("times that fall with the size give %+v", got)
 	}
 }
 
 // A server whose batches take half as long again as predicted has that slowdown, whatever their sizes are.
 func TestSlowdown(t *testing.T) {
-	m := schedule.PrefillModel{Fixed: 1, Row: .01, Key: 1e-6}
-	var r served
+	p := sim.Profile{Batches: &sim.Batches{Fixed: 1, Row: .01, Segment: .02}}
+	var batches []Measured
 	for i := range 101 {
-		var a answer
-		a.Usage.Prompt, a.Usage.User, a.Usage.Items, a.Usage.Question, a.Usage.Computed = 510+float64(i), 300+i, 150, 50, 510+i
-		b := a.batch(10)
-		want := 10*11/2 + (300+i)*10 + (300+i)*(301+i)/2 + 10*(15*(310+i)+15*16/2) + 50*(460+i) + 50*51/2
-		if b.Keys != want || b.Rows != 510+i {
-			t.Fatalf("%+v, want %d keys", b, want)
+		m := Measured{Work: sim.Work{Requests: 1, Rows: 500 + 7*i, Segments: 1 + i%60}}
+		m.Ms = p.Predict(&m.Work) * 1.5 * math.Exp(.2*(float64(i)-50)/50)
+		batches = append(batches, m)
+	}
+	p.Front.Shared = true
+	for i := range 11 { // each request that comes while a batch runs delays it by 2 ms
+		m := Measured{Work: sim.Work{Requests: 1, Rows: 300 + i}, Arrived: 1 + i%3}
+		m.Ms = p.Predict(&m.Work)*1.5 + 2*float64(m.Arrived)
+		batches = append(batches, m)
+	}
+	if err := slowdown(&p, batches); err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(p.Slowdown-1.5) > 1e-9 || math.Abs(p.Noise-.2/1.349) > .01 || math.Abs(p.Front.Delay-2) > 1e-9 {
+		t.Errorf("slowdown %v with a noise of %v and delays of %v ms", p.Slowdown, p.Noise, p.Front.Delay)
+	}
+	if err := slowdown(&p, batches[101:]); err == nil {
+		t.Error("batches that were all disturbed have a slowdown")
+	}
+}
+
+// Requests that come while a batch runs take longer.
+func TestFitFront(t *testing.T) {
+	var answers []answer
+	for i := range 400 {
+		x := answer{shape: i % 4}
+		x.Usage.Prompt = []float64{400, 1700, 1900, 3300}[x.shape]
+		x.took = 1 + .005*float64(frontShapes[x.shape].items) + 10
+		if x.Timing.Compute = 10; i%3 == 0 {
+			x.Timing.Queue = 7
+			x.took += 7 + 2.5
 		}
-		b.Ms = m.Predict(b.Rows, b.Keys, 1) * 1.5 * math.Exp(.2*(float64(i)-50)/50)
-		r.batches = append(r.batches, b)
+		answers = append(answers, x)
 	}
-	median, noise := r.slowdown(&m)
-	if math.Abs(median-1.5) > 1e-9 || math.Abs(noise-.2/1.349) > .01 {
-		t.Errorf("slowdown %v with a noise of %v", median, noise)
+	if f := fitFront(answers); math.Abs(f.Request-1) > 1e-3 || math.Abs(f.Item-.005) > 1e-5 || math.Abs(f.Busy-2.5) > 1e-3 {
+		t.Errorf("%+v", f)
 	}
-	p := sim.Profile{Prefill: m}
-	other := Models["qwen2-0.5b"]
-	if r.describe(&p, &other); p.Slowdown != 0 {
-		t.Error("a model that was not served has a slowdown")
+}
+
+// The coefficients and the tile are found again from the times that they make, also where one is 0.
+func TestFitBatches(t *testing.T) {
+	want := sim.Batches{Fixed: .5, Segment: .01, Row: .006, Tile: 16, Tiled: 5e-5, Cached: 3e-4}
+	r := rand.New(rand.NewPCG(1, 2))
+	var samples []Sample
+	for range 80 {
+		var x Sample
+		requests, user, items := 1+r.IntN(4), 100+r.IntN(2000), r.IntN(80)
+		cached := r.IntN(user)
+		for _, tile := range tileSizes {
+			x.Work = sim.Work{Requests: requests, Cached: cached}
+			for range requests {
+				x.Segment(cached, user, 0, tile)
+				for i := range items {
+					x.Segment(0, 5+i%20, user, tile)
+				}
+			}
+			if x.ByTile = append(x.ByTile, x.Tiled); tile == want.Tile {
+				x.Ms = want.Predict(&x.Work)
+			}
+		}
+		samples = append(samples, x)
+	}
+	got, err := fitBatches(samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range samples {
+		x := &samples[i]
+		x.Tiled = x.ByTile[slices.Index(tileSizes, got.Tile)]
+		if ms := got.Predict(&x.Work); math.Abs(ms-x.Ms) > 1e-6*x.Ms {
+			t.Fatalf("%+v predicts %v ms, want %v", got, ms, x.Ms)
+		}
+	}
+	if got.Tile != want.Tile || got.Request > 1e-6 {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

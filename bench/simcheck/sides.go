@@ -36,7 +36,10 @@ func (s *site) compare(ctx context.Context, r *Rate, seed uint64) error {
 		return err
 	}
 	r.Sim = figures(predicted, s.o.Warmup)
-	return nil
+	if s.o.Where {
+		r.Where, err = s.where()
+	}
+	return err
 }
 
 // serve starts a server and sends the requests in an open loop. It leaves those that were sent, with their times, in reqs.
@@ -47,6 +50,10 @@ func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Dur
 		{Key: "data_dir", Value: filepath.Join(s.dir, fmt.Sprint("data", s.runs))},
 		{Key: "models[0].host_memory", Value: fmt.Sprint(hostBytes)},
 	}, s.o.Settings...)
+	if s.o.Where {
+		s.log = filepath.Join(s.dir, fmt.Sprint("log", s.runs))
+		settings = append(settings, drive.Setting{Key: "record", Value: s.log})
+	}
 	server, err := drive.Start(ctx, s.o.Program, s.config, settings)
 	if err != nil {
 		return nil, err

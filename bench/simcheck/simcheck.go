@@ -36,6 +36,7 @@ type Options struct {
 	Warmup     time.Duration                  // 5 s
 	Deadline   time.Duration                  // of a request, and the SLO; 1 s
 	Candidates int                            // of a request; 60
+	Where      bool                           // record the server and compare batch by batch; recording costs a server time outside of batches
 	Seed       uint64
 	JSON       bool
 	Progress   io.Writer
@@ -100,6 +101,7 @@ type Rate struct {
 	GeneratorCPU float64 `json:"generator_cpu"`
 	ServerCPU    float64 `json:"server_cpu"`
 	LagP99       float64 `json:"lag_p99_ms"` // of sending; sim's arrivals are the times of sending
+	Where        *Where  `json:"where,omitempty"`
 }
 
 // Figures are those of a server or of the simulator. Times are milliseconds.
@@ -115,6 +117,9 @@ type Figures struct {
 	Queue      float64 `json:"queue_ms"`   // of Mean
 	Compute    float64 `json:"compute_ms"` // of Mean
 }
+
+// outside returns the part of Mean that is neither in the queue nor in a batch.
+func (f *Figures) outside() float64 { return f.Mean - f.Queue - f.Compute }
 
 // Run compares, and writes a report.
 func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
@@ -174,6 +179,7 @@ type site struct {
 	config string
 	file   string // of the profile
 	runs   int
+	log    string // of the last server's decisions
 }
 
 // profile fits or reads the profile.
@@ -259,17 +265,25 @@ func (r *Rate) judge(b *Bars) {
 func (r *Report) write(w io.Writer) error {
 	fmt.Fprintf(w, "profile: %s\npredicted capacity: %.1f rankings/s\n\n", r.Profile.Source, r.Capacity)
 	t := report.Table(w)
-	fmt.Fprintln(t, "load\t\trequests\trefused\tanswered/s\thits\tP50 ms\tP90 ms\tP99 ms\tmean ms\tqueue\tcompute\t")
+	fmt.Fprintln(t, "load\t\trequests\trefused\tanswered/s\thits\tP50 ms\tP90 ms\tP99 ms\tmean ms\toutside\tqueue\tcompute\t")
 	for i := range r.Rates {
 		x := &r.Rates[i]
 		x.Server.write(t, fmt.Sprintf("%.0f %%", 100*x.Share), "server")
 		x.Sim.write(t, fmt.Sprintf("%.1f/s", x.Rate), "sim")
 		a, b := &x.Server, &x.Sim
-		fmt.Fprintf(t, "\tratio\t\t\t%.3f\t%+.2f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t\n", b.Throughput/a.Throughput, 100*(b.Hits-a.Hits),
-			b.P50/a.P50, b.P90/a.P90, b.P99/a.P99, b.Mean/a.Mean, b.Queue/a.Queue, b.Compute/a.Compute)
+		fmt.Fprintf(t, "\tratio\t\t\t%.3f\t%+.2f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t\n", b.Throughput/a.Throughput, 100*(b.Hits-a.Hits),
+			b.P50/a.P50, b.P90/a.P90, b.P99/a.P99, b.Mean/a.Mean, b.outside()/a.outside(), b.Queue/a.Queue,
+			b.Compute/a.Compute)
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for i := range r.Rates {
+		if x := &r.Rates[i]; x.Where != nil {
+			if err := x.Where.write(w, x.Rate); err != nil {
+				return err
+			}
+		}
 	}
 	fmt.Fprintln(w)
 	for i := range r.Rates {
@@ -295,6 +309,6 @@ func (r *Report) write(w io.Writer) error {
 }
 
 func (f *Figures) write(w io.Writer, load, who string) {
-	fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.2f\t%.2f %%\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", load, who, f.Requests, f.Refused, f.Throughput,
-		100*f.Hits, f.P50, f.P90, f.P99, f.Mean, f.Queue, f.Compute)
+	fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.2f\t%.2f %%\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", load, who, f.Requests, f.Refused,
+		f.Throughput, 100*f.Hits, f.P50, f.P90, f.P99, f.Mean, f.outside(), f.Queue, f.Compute)
 }

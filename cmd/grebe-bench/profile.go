@@ -20,19 +20,19 @@ type profileCmd struct {
 	Threads int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
 	Models  []string      `want:"one of demo, hstu-3, hstu-6, llama3-1b, qwen2-0.5b, qwen2-1.5b, qwen3-8b" help:"Models to measure; default ${default}." default:"demo,qwen2-0.5b" placeholder:"NAME"`
 	Label   string        `help:"What the names of profiles begin with; default the device." placeholder:"NAME"`
-	Repeats int           `want:"at least 1" default:"7" help:"Runs of a batch; default ${default}." placeholder:"N"`
-	Passes  int           `want:"at least 1" default:"2" help:"Passes over all batches; default ${default}." placeholder:"N"`
+	Repeats int           `want:"at least 1" default:"3" help:"Runs of a batch in a pass; default ${default}." placeholder:"N"`
+	Passes  int           `want:"at least 1" default:"4" help:"Passes over all batches; default ${default}." placeholder:"N"`
 	Longest time.Duration `want:"above 0" default:"1500ms" help:"Leave out larger batches once one takes longer; default ${default}." placeholder:"TIME"`
-	Budget  time.Duration `want:"above 0" default:"25s" help:"Time per model after which batches have few repeats; default ${default}." placeholder:"TIME"`
+	Budget  time.Duration `want:"above 0" default:"60s" help:"Time per model, beyond which batches are left out; default ${default}." placeholder:"TIME"`
 	Out     string        `default:"." type:"path" help:"Folder for the profiles; default ${default}." placeholder:"DIR"`
 	Derive  bool          `help:"Measure nothing: derive profiles of other devices from those of an H200 in --out."`
 	Seed    uint64        `default:"1" help:"Of the weights; default ${default}."`
 }
 
 func (profileCmd) Help() string {
-	return `Measures batches of random weights on this machine's device and fits what grebe sim predicts with: milliseconds of a batch by
-rows, keys and requests, the bandwidth from host memory, and the time of a server's work outside of batches. It writes
-LABEL-MODEL.json for each model and the samples of all.
+	return `Measures batches of random weights on this machine's device and fits what grebe sim predicts with: milliseconds of a batch by its
+rows, keys, segments and cached tokens, and the bandwidth from host memory. A server with the demo's model shows how much slower
+batches are there, and the time of its work outside of batches. It writes LABEL-MODEL.json for each model and the samples of all.
 
 Models: ` + strings.Join(profile.Names(), ", ") + `
 

@@ -16,6 +16,7 @@ type simCheckCmd struct {
 	Length     time.Duration `want:"above 0" help:"Of a rate; default 25s." placeholder:"TIME"`
 	Deadline   time.Duration `want:"above 0" help:"Of a ranking, and the SLO; default 1s." placeholder:"TIME"`
 	Candidates int           `want:"at least 1 and at most 1000" help:"Of a ranking; default 60." placeholder:"N"`
+	Where      bool          `help:"Also compare batch by batch; the server records its decisions, which costs time."`
 	Seed       uint64        `default:"1" help:"Of the requests." placeholder:"N"`
 	Check      bool          `help:"Fail when a prediction is outside the bars."`
 	JSON       bool          `name:"json" help:"Print JSON."`
@@ -26,6 +27,8 @@ func (simCheckCmd) Help() string {
 server with the demo's model and sends rankings at random times: customers of the shop come back with longer histories. Then it
 gives the same requests at the same times to one simulated node whose batches take as long as the profile predicts, and compares
 throughput, refusals, reused tokens and latencies. Both begin with an empty cache.
+
+With --where it also shows where a difference is: each batch of the server beside what the profile predicts for that batch.
 
 Run it on a machine that does nothing else.
 
@@ -44,7 +47,7 @@ func (c *simCheckCmd) Run(w *cli.World) error {
 	r, err := simcheck.Run(w.Ctx, simcheck.Options{
 		Program: program, Device: c.Device, Profile: c.Profile, Settings: device.settings(), Open: device.open,
 		Shares: c.Shares, Length: c.Length,
-		Deadline: c.Deadline, Candidates: c.Candidates, Seed: c.Seed, JSON: c.JSON, Progress: w.Stderr,
+		Deadline: c.Deadline, Candidates: c.Candidates, Where: c.Where, Seed: c.Seed, JSON: c.JSON, Progress: w.Stderr,
 	}, w.Stdout)
 	if err == nil && c.Check && !r.Passed {
 		return cli.ErrReported
