@@ -46,7 +46,8 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		report = served(both.divider, weights.Shape(), d)
 	}
 	return serve.Model{
-		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Reads: serve.Events(weights, report),
+		Name: mc.Name, Runner: d, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
+		Reads: serve.Events(weights, report),
 		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture, DType: weights.DType().String(),
 	}, nil
 }

@@ -22,6 +22,7 @@ import (
 	"grebe/model/tokenizer"
 	"grebe/prompt"
 	"grebe/reuse"
+	"grebe/schedule"
 	"grebe/serve"
 )
 
@@ -76,7 +77,7 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", weights.DType(), "kv", weights.Shape().KV,
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
 	return serve.Model{
-		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
+		Name: mc.Name, Runner: d, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
 		Reads: serve.Texts(), Generate: generator, Scoring: scoring,
 		Orders: orders, Blend: blending, Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: described.Architecture,
 		DType: weights.DType().String(),
@@ -89,15 +90,14 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 	if err != nil {
 		return nil, err
 	}
-	times, err := dispatch.Profile(ctx, engines[0], replicas[0].model.MaxPositions())
+	like := m.like
+	m.like = nil
+	times, err := profile(ctx, engines[0], replicas[0].model.MaxPositions(), like)
 	if err != nil {
 		return nil, err
 	}
-	if m.like != nil { // its times under load are better known than those of the first batches
-		times, m.like = m.like.Model(), nil
-	}
 	d, err := dispatch.New(engines, dispatch.Options{
-		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Lost: m.app.noteLost,
+		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Like: like, Lost: m.app.noteLost,
 		Panicked: m.app.notePanic, Record: m.app.record.Room("dispatch"),
 	})
 	if err != nil {
@@ -109,6 +109,15 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 		t.SetLoad(d)
 	}
 	return d, nil
+}
+
+// profile returns the prefill times of an engine. If a checkpoint of the same shape serves, its times are known better
+// than a measurement tells, and that would slow it down: both compute on the same device.
+func profile(ctx context.Context, e dispatch.Engine, positions int, like *dispatch.Dispatcher) (schedule.PrefillModel, error) {
+	if like != nil {
+		return like.Model(), dispatch.Prepare(ctx, e, positions)
+	}
+	return dispatch.Profile(ctx, e, positions)
 }
 
 // openEngines opens one engine per worker. Workers are assigned to replicas in turn. Those of one replica share its

@@ -62,6 +62,9 @@ type Options struct {
 	Queue int           // most requests that wait; 1024
 	SLO   time.Duration // target latency of batches; 200 ms
 	Model schedule.PrefillModel
+	// Like is a Dispatcher whose jobs take the same times: what it learned of them is taken over, in place of Model; nil:
+	// there is none.
+	Like *Dispatcher
 	// ReadAhead makes a job join the queue only after all its reads from disk have ended, so that none overlaps its own
 	// layers.
 	ReadAhead bool
@@ -123,6 +126,9 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	if opt.SLO == 0 {
 		opt.SLO = 200 * time.Millisecond
 	}
+	if opt.Like != nil {
+		opt.Model = opt.Like.Model()
+	}
 	cfg := schedule.DefaultBatcher(opt.Queue, opt.SLO)
 	cfg.MaxRows = mostRows(engines[0])
 	b, err := schedule.NewBatcher(cfg, opt.Model)
@@ -137,6 +143,11 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
 		waiting: map[uint64]*call{}, model: tuner.Model(), admission: schedule.NewAdmission(b, len(engines)), rec: opt.Record,
 	}
+	if opt.Like != nil {
+		d.learn(opt.Like)
+		cfg.Margin, cfg.Answer = d.admission.Slack()
+		b.SetSlack(cfg.Margin, cfg.Answer)
+	}
 	if len(engines) > 1 {
 		d.claims = map[*engine.Underway]int{}
 	}
@@ -149,6 +160,13 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		go d.work(e, i)
 	}
 	return d, nil
+}
+
+// learn takes over what another Dispatcher learned. Nothing uses d yet.
+func (d *Dispatcher) learn(from *Dispatcher) {
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	d.admission.Learn(from.admission)
 }
 
 // mostRows returns the most rows of a batch: as many as the engine takes, or as many as it was prepared for if it
@@ -586,6 +604,19 @@ func (d *Dispatcher) SetSLO(slo time.Duration) {
 		d.rec.In("slo", slo)
 	}
 	d.batcher.SetSLO(slo)
+}
+
+// Crowd tells that others compute on the engines' devices too, until leave is called. Until then requests are admitted as
+// if batches took twice as long.
+func (d *Dispatcher) Crowd() (leave func()) {
+	add := func(n int) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.admission.Crowd(n)
+		d.correct()
+	}
+	add(1)
+	return sync.OnceFunc(func() { add(-1) })
 }
 
 // Model returns the current model of prefill times.

@@ -39,7 +39,7 @@ const (
 // size that the engine's device prepares for (engine.Engine.Sizes), so that under load only large batches need
 // preparation. Tokens are zeros and the plans causal, at most positions long.
 func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillModel, error) {
-	if err := prepare(ctx, e, positions); err != nil {
+	if err := prepareSizes(ctx, e, positions); err != nil {
 		return schedule.PrefillModel{}, err
 	}
 	p := profile{engine: e, start: time.Now()}
@@ -72,8 +72,20 @@ func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillMode
 // sized is an engine that may prepare for sizes of batches, such as engine.Engine.
 type sized interface{ Sizes(most int) []int }
 
-// prepare runs a batch of each size that the engine prepares for.
-func prepare(ctx context.Context, e Engine, positions int) error {
+// Prepare makes an engine ready without measuring it, beside others that serve: it runs a batch of each size that the
+// engine's device prepares for, and a small one, which shows that the model answers with finite numbers.
+func Prepare(ctx context.Context, e Engine, positions int) error {
+	if err := prepareSizes(ctx, e, positions); err != nil {
+		return err
+	}
+	if _, err := measure(e, 1, min(profiled[0].tokens, positions, e.MaxTokens())); err != nil {
+		return fmt.Errorf("dispatch: run a first batch: %w", err)
+	}
+	return ctx.Err()
+}
+
+// prepareSizes runs a batch of each size that the engine prepares for.
+func prepareSizes(ctx context.Context, e Engine, positions int) error {
 	s, ok := e.(sized)
 	if !ok {
 		return nil

@@ -100,6 +100,34 @@ func TestProfilePrepares(t *testing.T) {
 	})
 }
 
+// Prepare runs what a device prepares for and one small batch, and ends with the error of a batch.
+func TestPrepareMeasuresNothing(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct {
+		e    *faulty
+		runs int
+		want error
+	}{
+		"a device that prepares nothing": {&faulty{hidden: 1}, 1, nil},
+		"a device that prepares":         {&faulty{hidden: 1, gpu: gpu{sizes: true}}, prepared/128 + 1, nil},
+		"fails when it prepares":         {&faulty{fail: broken, from: 500, gpu: gpu{sizes: true}}, 4, broken},
+		"fails":                          {&faulty{fail: broken}, 1, broken},
+		"answers NaN":                    {&faulty{hidden: float32(math.NaN())}, 1, ErrNotFinite},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c.e.seen = map[int]int{}
+			if err := Prepare(t.Context(), c.e, 1000); !errors.Is(err, c.want) || c.e.runs != c.runs {
+				t.Errorf("%s: %d batches, %v; want %d and %v", name, c.e.runs, err, c.runs, c.want)
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Prepare(ctx, &faulty{hidden: 1, gpu: gpu{seen: map[int]int{1: 2}}}, 1000); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its context ended: %v", err)
+	}
+}
+
 // Times that do not grow still give a model, and that model grows.
 func TestProfileOfConstantTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -341,5 +369,37 @@ func TestLinear(t *testing.T) {
 		Quality: schedule.Quality{Samples: 3, Largest: schedule.Sample{Rows: 100, Keys: 50, Requests: 3, Ms: 5}}}
 	if m := p.linear(); m != want {
 		t.Errorf("%+v, want %+v", m, want)
+	}
+}
+
+// A Dispatcher takes over what one like it learned: times of batches, their errors, and how long answers take.
+func TestADispatcherLearnsFromOneLikeIt(t *testing.T) {
+	largest := schedule.Sample{Rows: 100, Keys: 5000, Requests: 1, Ms: 11}
+	first := schedule.PrefillModel{Fixed: 1, Row: .1, Quality: schedule.Quality{Largest: largest}}
+	old, err := New([]Engine{&gpu{seen: map[int]int{}}}, Options{Model: first})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	old.mu.Lock()
+	for range 128 {
+		old.admission.Measured(15, 10)
+		old.admission.Woke(4)
+		old.tuner.Observe(schedule.Sample{Rows: 50, Keys: 1275, Requests: 1, Ms: 30})
+	}
+	old.correct()
+	old.mu.Unlock()
+	next, err := New([]Engine{&gpu{seen: map[int]int{}}}, Options{Model: first, Like: old})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if was, is := old.Model(), next.Model(); was.Fixed != is.Fixed || was.Row != is.Row || is.Row == first.Row && is.Fixed == first.Fixed {
+		t.Errorf("its model is %+v, want %+v", is, was)
+	}
+	next.mu.Lock()
+	defer next.mu.Unlock()
+	if m, a := next.batcher.Margin(), next.batcher.Answer(); m != .5 || a != 10*time.Millisecond {
+		t.Errorf("it allows for an error of %v and %v for an answer, want .5 and 10 ms", m, a)
 	}
 }

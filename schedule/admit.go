@@ -58,6 +58,7 @@ type Admission struct {
 	errors   Quantile // measured time of batches, as a multiple of the prediction
 	delays   Quantile // time until requests were answered, as a multiple of the prediction at their arrival
 	wakeups  Quantile // milliseconds from the end of a batch until a caller continues
+	crowd    int      // others that use the device too
 }
 
 // Limits of what is added to predictions.
@@ -87,12 +88,18 @@ func NewAdmission(queue *Batcher, engines int) *Admission {
 	}
 }
 
+// Learn takes over what another Admission learned from the times of batches and requests.
+func (a *Admission) Learn(from *Admission) {
+	a.measured, a.usual = from.measured, from.usual
+	a.errors, a.delays, a.wakeups = from.errors, from.delays, from.wakeups
+}
+
 // Node returns the state that a request with a deadline finds. It refers to the Admission's memory until the next call.
 func (a *Admission) Node(deadline time.Duration) Node {
 	return Node{
 		Ends: a.ends, Ahead: a.queue.Ahead(deadline), Margin: a.queue.Margin(), Promised: a.promised,
 		Idle:   a.busy == 0 && a.queue.Len() == 0 && a.places == 0,
-		Factor: min(max(a.delays.Value(), 1+leastDelay), 1+mostDelay), Answer: a.queue.Answer(),
+		Factor: min(max(a.delays.Value(), 1+leastDelay, a.doubled()), 1+mostDelay), Answer: a.queue.Answer(),
 	}
 }
 
@@ -237,7 +244,19 @@ func (a *Admission) Woke(ms float64) { a.wakeups.Observe(ms) }
 // core, once to read a request and once to write its answer.
 func (a *Admission) Slack() (margin float64, answer time.Duration) {
 	wake := time.Duration(a.wakeups.Value() * float64(time.Millisecond))
-	return min(max(a.errors.Value()-1, leastMargin), mostMargin), 2*wake + sending
+	return min(max(a.errors.Value(), 1+leastMargin, a.doubled())-1, mostMargin), 2*wake + sending
+}
+
+// Crowd adds n others that use the device too, such as a checkpoint that is checked before it serves. While there are
+// any, batches may take twice as long as predicted. A request is better refused than admitted and late.
+func (a *Admission) Crowd(n int) { a.crowd += n }
+
+// doubled returns the least factor of predictions.
+func (a *Admission) doubled() float64 {
+	if a.crowd > 0 {
+		return 2
+	}
+	return 1
 }
 
 // usual is the usual time of a kind's requests, in milliseconds per unit of size.

@@ -47,6 +47,7 @@ type Scoring struct {
 type Model struct {
 	Name   string
 	Runner Runner
+	Queue  *dispatch.Dispatcher // that Runner and Admit are of; nil: of none
 	// Admit takes a place for a request before anything is computed for it, as dispatch.Dispatcher does; nil: all
 	// requests are admitted.
 	Admit    func(kind dispatch.Kind, size int, deadline time.Time) (*dispatch.Place, error)

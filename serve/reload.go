@@ -206,7 +206,7 @@ func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *ser
 	if err := s.catchUp(next, sl.bring(next)); err != nil {
 		return errors.Join(err, s.dispose(ctx, sl, next))
 	}
-	if err := s.ready(ctx, sl, next, r, back); err != nil {
+	if err := s.beside(sl.serving(), next, func() error { return s.ready(ctx, sl, next, r, back) }); err != nil {
 		return errors.Join(err, s.dispose(ctx, sl, next))
 	}
 	old := sl.swap(next)
@@ -259,6 +259,15 @@ func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *relo
 		return fmt.Errorf("compute items ahead: %w", err)
 	}
 	return ctx.Err()
+}
+
+// beside runs work of a new checkpoint. If that has a queue of its own, requests of the checkpoint that serves compete with it
+// for the device, and its queue is told.
+func (s *Service) beside(now, next *checkpoint, work func() error) error {
+	if now.Queue != nil && now.Queue != next.Queue {
+		defer now.Queue.Crowd()()
+	}
+	return work()
 }
 
 // dispose frees a checkpoint in beside after its last request. If the server stops first, closing it frees
