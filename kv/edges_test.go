@@ -650,10 +650,14 @@ kv0 user k1 2
 kv0 . frequency 1 0
 kv0 wanted [k1,k0] [missing,disk] 2
 kv0 . uses [1,0]
+memory0 take host 64
+memory0 . at 0
 kv0 publish k2:0000000000000002 user host 9 4096 + - -
 kv0 . put k2 host user 9 4096
 kv0 find k2 +
 kv0 . hit k2 host
+memory0 take host 64
+memory0 . at 16
 kv0 insert 9 0 k3:0bb6752e4cd121b8 4096 - -
 kv0 . put k3 host prefix 9 4096
 kv0 resize host 1
@@ -661,10 +665,12 @@ kv0 need host
 kv0 pin k2 +
 kv0 . leave k2 host
 kv0 . drop k2
+memory0 put host 0 16
 kv0 need host
 kv0 pin k3 +
 kv0 . leave k3 host
 kv0 . forget k3
+memory0 put host 16 16
 kv0 need host
 kv0 model host -
 kv0 lost k0

@@ -170,6 +170,7 @@ type Store struct {
 	trainer   *trainer // nil: nothing is predicted
 	watcher   Watcher  // nil: nobody watches
 	rec       *record.Room
+	memory    *record.Room          // records the order in which chunks are allocated and freed
 	inPlace   func(*published) bool // usableInPlace
 
 	mu      sync.Mutex
@@ -661,7 +662,7 @@ func (s *Store) Close() {
 		s.staging[i].free()
 	}
 	for _, c := range s.soiled {
-		c.level.pool.Free(c.run)
+		s.freeRun(c)
 	}
 	s.soiled = nil
 }
@@ -679,7 +680,7 @@ func (s *Store) free(e *Entry) {
 			s.mu.Unlock()
 			continue
 		}
-		c.level.pool.Free(c.run)
+		s.freeRun(c)
 	}
 	if e.view && reuseViews {
 		s.recycle(e)

@@ -58,7 +58,7 @@ func (l *level) usable(b *compute.Block) bool { return b.Addr != 0 || l.place ==
 // newChunk allocates a chunk on a level. It evicts entries until the chunk fits.
 func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
 	for {
-		run, err := l.pool.Alloc(s.shape.ChunkBytes(tokens, false))
+		run, err := s.allocRun(l, tokens)
 		if err == nil {
 			c := &chunk{run: run, tokens: tokens, level: l}
 			c.refs.Store(1)

@@ -4,6 +4,7 @@ import (
 	"grebe/internal/record"
 	"grebe/kv/radix"
 	"grebe/plan"
+	"grebe/pool"
 	"grebe/residency"
 )
 
@@ -13,7 +14,7 @@ func (s *Store) Record(r *record.Room) {
 	if !r.On() {
 		return
 	}
-	s.rec = r
+	s.rec, s.memory = r, r.Sub("memory")
 	if s.below != nil {
 		s.below.rec = r.Sub("below")
 	}
@@ -40,6 +41,37 @@ func recordChange(r *record.Room, op residency.Op, p *published, at plan.Tier) {
 	default:
 		r.Did(op.String(), [32]byte(p.Key))
 	}
+}
+
+// allocRun allocates memory for a chunk. If that is recorded, the log has the order of all allocations and frees, which decides
+// where later chunks fit.
+func (s *Store) allocRun(l *level, tokens int) (pool.Run, error) {
+	bytes := s.shape.ChunkBytes(tokens, false)
+	if !s.memory.On() {
+		return l.pool.Alloc(bytes)
+	}
+	s.memory.Lock()
+	defer s.memory.Unlock()
+	s.memory.In("take", l.place, tokens)
+	run, err := l.pool.Alloc(bytes)
+	if err != nil {
+		s.memory.Did("full")
+		return run, err
+	}
+	first, _ := run.Pages()
+	s.memory.Did("at", first)
+	return run, nil
+}
+
+// freeRun frees the memory of a chunk.
+func (s *Store) freeRun(c *chunk) {
+	if s.memory.On() {
+		s.memory.Lock()
+		defer s.memory.Unlock()
+		first, pages := c.run.Pages()
+		s.memory.In("put", c.level.place, first, pages)
+	}
+	c.level.pool.Free(c.run)
 }
 
 // kindName is the kind as logs spell it.

@@ -30,6 +30,9 @@ type Run struct {
 	side  Side
 }
 
+// Pages returns the first page of the run in its pool, and how many there are.
+func (r Run) Pages() (first, pages int) { return r.first, r.pages }
+
 // Pool hands out runs of pages to one side. New and Over return the pool as KV sees it; For has the other.
 type Pool struct {
 	*books

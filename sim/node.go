@@ -45,6 +45,7 @@ type node struct {
 	underway  underway
 	here      int // calls on the node
 
+	saw     func(*call, *schedule.Request)              // may change what a decision is made from; may be nil
 	decided func(*schedule.Request, *schedule.Decision) // told of decisions; may be nil
 
 	keys  []plan.Key
@@ -250,10 +251,13 @@ func (n *node) decide(c *call, slack float64, policy schedule.Policy) {
 	}
 	in.Frequency, in.Coldest = n.hot.User(user, now)
 	in.Returns, in.ReturnsKnown = n.returns.Expect(in.Frequency), true
-	if in.UserRoom = own > 0 || n.hasRoom(int(c.UserTokens)); !in.UserRoom {
+	in.UserRoom = own > 0 || n.hasRoom(int(c.UserTokens))
+	in.Queue = n.backlogMs()
+	if n.saw != nil {
+		n.saw(c, &in)
+	} else if !in.UserRoom {
 		in.Returns *= n.returns.Gain(in.Frequency)
 	}
-	in.Queue = n.backlogMs()
 	costs := n.costs
 	costs.Model = n.model
 	d := schedule.Decide(&in, &costs, policy)
@@ -353,17 +357,20 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 	clear(c.items)
 	n.items.books.Warm(n.keys)
 	for i := range c.Items {
-		switch c.tiers[i] {
-		case plan.Missing:
+		switch {
+		case c.tiers[i] == plan.Missing && n.items.pace == nil:
 			c.items[i] = n.expect(c, n.keys[i], int(c.ItemTokens[i]))
 			continue
-		case plan.Peer:
+		case c.tiers[i] == plan.Peer:
 			if !c.blended && n.f.scenario.Network.Overlap && !chosen.Load.Has(plan.Peer) {
 				c.tiers[i] = plan.Missing
 			}
 			continue
 		}
-		h, at := n.items.use(n.keys[i])
+		h, at := (*held)(nil), plan.Missing
+		if n.items.look(n.keys[i]) {
+			h, at = n.items.use(n.keys[i])
+		}
 		if c.tiers[i] = at; h == nil {
 			c.items[i] = n.expect(c, n.keys[i], int(c.ItemTokens[i]))
 			continue
@@ -378,10 +385,12 @@ func (n *node) attachShared(c *call) {
 		if c.shared[k] = n.f.prompt.fixed(k) == 0; c.shared[k] || k == 1 && c.order == plan.UserFirst {
 			continue
 		}
-		if h, at := n.users.use(n.f.keys.shared(k)); h != nil {
-			c.shared[k] = true
-			n.found(c, n.users, h, at, h.Tokens)
-			continue
+		if n.users.look(n.f.keys.shared(k)) {
+			if h, at := n.users.use(n.f.keys.shared(k)); h != nil {
+				c.shared[k] = true
+				n.found(c, n.users, h, at, h.Tokens)
+				continue
+			}
 		}
 		n.expect(c, n.f.keys.shared(k), n.f.prompt.fixed(k))
 	}
@@ -390,7 +399,8 @@ func (n *node) attachShared(c *call) {
 func (n *node) attachUser(c *call) {
 	key, tokens := n.f.keys.user(c.User), int(c.UserTokens)
 	c.keep = true
-	if h := n.users.books.Get(key); h != nil {
+	there := n.users.look(key)
+	if h := n.users.books.Get(key); h != nil && there {
 		known := min(h.Tokens, tokens)
 		n.users.books.Asked(h, tokens, known)
 		if h, at := n.users.use(key); h != nil {

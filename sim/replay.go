@@ -38,7 +38,8 @@ const mostDifferences = 20
 
 // Replay gives a node the outside events of a recorded server, in the order of the log: requests with their users, items and
 // deadlines, the times at which things happened, and how long batches took. All else the node decides: prefix orders, what is
-// reused, batches, refusals, and which KV is published and evicted. Replay compares that with what the server decided.
+// reused, batches, refusals, where KV lies, and which KV is published and evicted. Replay compares that with what the server
+// decided. Requests of a server overlap; the node takes their steps in the order of the log.
 //
 // The log MUST be of a server with one worker and no disk. Its first model is replayed. Requests are rankings of users with an
 // id, whose histories only grow.
@@ -48,8 +49,8 @@ func Replay(in io.Reader) (*Replayed, error) { return replay(in, func(*node) {})
 func replay(in io.Reader, change func(*node)) (*Replayed, error) {
 	p := &player{
 		report: &Replayed{Decisions: map[string]int{}}, numbers: map[int]int32{}, jobs: map[uint64]int32{}, ids: map[int32]uint64{},
-		places: map[int]*schedule.Place{}, held: map[int]int32{}, wanted: map[time.Duration][]plan.Key{}, visits: map[plan.Key]visit{},
-		users: map[plan.Key]uint64{}, items: map[plan.Key]int32{},
+		places: map[int]*schedule.Place{}, held: map[int]int32{}, wanted: map[time.Duration]sight{}, visits: map[plan.Key]visit{},
+		users: map[plan.Key]uint64{}, items: map[plan.Key]int32{}, next: map[string][]string{},
 	}
 	for l, err := range record.Read(in) {
 		if err != nil {
@@ -63,6 +64,7 @@ func replay(in io.Reader, change func(*node)) (*Replayed, error) {
 	if err := p.open(); err != nil {
 		return nil, err
 	}
+	defer p.pace.stop()
 	change(p.n)
 	for i, l := range p.lines {
 		p.at = i
@@ -74,6 +76,7 @@ func replay(in io.Reader, change func(*node)) (*Replayed, error) {
 			return nil, fmt.Errorf("sim: line %d: %w: %s", l.Number, p.err, l)
 		}
 	}
+	p.close()
 	for _, left := range p.changes {
 		p.differ("at the end: the node decides %q, the server did nothing more", left)
 	}
@@ -99,15 +102,22 @@ type player struct {
 	ids     map[int32]uint64 // and back
 	places  map[int]*schedule.Place
 	held    map[int]int32 // calls by their place
-	wanted  map[time.Duration][]plan.Key
-	visits  map[plan.Key]visit
-	drops   []drop
+	wanted  map[time.Duration]sight
+	sights  []sight // that no request wants yet
+	expects []estimate
+	// backlogs are those of the node after each line of the queue.
+	backlogs []float64
+	gains    []estimate
+	visits   map[plan.Key]visit
+	drops    []drop
 
-	changes []string // of the books, that no line was compared with yet
-	next    []string // other decisions that the next lines have
+	changes []string            // of the books, that no line was compared with yet
+	next    map[string][]string // other decisions that the next lines have, by room
+	pace    pace
 	admit   admit
 	ending  []*call
-	gone    []bool // calls that ended
+	leaving []*call // that end or have been refused, and have not released all
+	gone    []bool  // calls that ended
 	ran     []bool
 	closed  bool // the server closes its store
 }
@@ -116,7 +126,20 @@ type player struct {
 type visit struct {
 	items []plan.Key
 	at    time.Duration
+	sight
 }
+
+// sight is what the node saw when the server looked.
+type sight struct {
+	keys               []plan.Key
+	tiers              []plan.Tier
+	uses               []float32
+	frequency, coldest float64
+	since              int // in player.backlogs
+}
+
+// estimate is one of package schedule's Returns.
+type estimate struct{ frequency, value float64 }
 
 // drop is an eviction of a user's KV that a server learnt from.
 type drop struct {
@@ -185,6 +208,8 @@ func (p *player) open() error {
 			profile.Prefill = schedule.PrefillModel{Fixed: v.Float(), Row: v.Float(), Square: v.Float(), Key: v.Float(), Request: v.Float()}
 			profile.Prefill.Quality.Largest = schedule.Sample{Rows: v.Int(), Keys: v.Int(), Requests: v.Int()}
 			opened[op] = true
+		case "memory0 take":
+			opened[op] = true
 		case "reuse0 evicted":
 			p.drops = append(p.drops, drop{v.Uint64(), v.Time()})
 		}
@@ -212,6 +237,9 @@ func (p *player) open() error {
 	n.users.books.SetHotness(n.hot)
 	n.users.books.SetTrace(p.changed)
 	n.users.dropped = p.dropped
+	n.users.may = p.pace.may
+	p.pace = pace{p: p, paged: opened["memory0 take"], early: map[run]int{}, late: map[run]int{}, taken: map[run]bool{}}
+	n.users.pace = &p.pace
 	return nil
 }
 
@@ -252,22 +280,29 @@ func (p *player) play(l *record.Line) {
 			return
 		}
 		p.dispatch(l.Op, &l.Values)
+		p.backlogs = append(p.backlogs, p.n.backlogMs())
 	case "reuse0":
 		p.reuse(l)
 	case "kv0":
 		p.kv(l)
+	case "memory0":
+		if !p.closed {
+			p.pace.memory(l)
+		}
 	}
 }
 
-// then adds a decision that the next line has.
-func (p *player) then(op string, values ...any) { p.next = append(p.next, record.Text(op, values...)) }
+// then adds a decision that a next line of a room has. Rooms do not wait for each other: their lines may lie between.
+func (p *player) then(room, op string, values ...any) {
+	p.next[room] = append(p.next[room], record.Text(op, values...))
+}
 
 // follows compares a line with the next decision.
 func (p *player) follows(kind string, l *record.Line) {
 	was := strings.TrimPrefix(strings.TrimPrefix(l.String(), l.Room+" "), ". ")
 	now := "nothing"
-	if len(p.next) > 0 {
-		now, p.next = p.next[0], p.next[1:]
+	if next := p.next[l.Room]; len(next) > 0 {
+		now, p.next[l.Room] = next[0], next[1:]
 	}
 	p.compare(kind, was, now)
 }
@@ -299,6 +334,7 @@ func (p *player) dispatch(op string, v *record.Values) {
 	case "step":
 		p.step(v)
 	case "free":
+		p.pace.reserved()
 		n.free(v.Int())
 	case "ran":
 		b := &n.engines[v.Int()]
@@ -310,7 +346,7 @@ func (p *player) dispatch(op string, v *record.Values) {
 		n.measured(b)
 		margin, answer := n.admission.Slack()
 		m := &n.model
-		p.then("learnt", m.Fixed, m.Row, m.Square, m.Key, m.Request, margin, answer)
+		p.then("dispatch0", "learnt", m.Fixed, m.Row, m.Square, m.Key, m.Request, margin, answer)
 	case "woke":
 		n.admission.Woke(v.Float())
 	case "remove":
@@ -337,7 +373,7 @@ func (p *player) price(v *record.Values) {
 		return
 	}
 	place, price := p.n.admission.Admit(schedule.Single, p.admit.size, now, deadline)
-	p.then("takes", price.Takes, max(0, price.Late))
+	p.then("dispatch0", "takes", price.Takes, max(0, price.Late))
 	if price.Late > 0 {
 		p.report.Requests++
 		return
@@ -354,6 +390,7 @@ func (p *player) add(v *record.Values) {
 		return
 	}
 	c := p.f.calls.all[i]
+	p.pace.foundAll(c)
 	c.deadline = deadline
 	p.jobs[id], p.ids[i] = i, id
 	priced := p.after("dispatch0")
@@ -377,13 +414,13 @@ func (p *player) add(v *record.Values) {
 	price, queued := p.n.add(i, arrival)
 	p.compare("cost", fmt.Sprint(rows, keys), fmt.Sprint(c.queue.Rows, c.queue.Keys))
 	if c.admitted && !again {
-		p.then("takes", price.Takes, max(0, price.Late))
+		p.then("dispatch0", "takes", price.Takes, max(0, price.Late))
 	}
 	switch {
 	case queued:
-		p.then("queued")
+		p.then("dispatch0", "queued")
 	case price.Late <= 0:
-		p.then("full")
+		p.then("dispatch0", "full")
 	}
 }
 
@@ -409,15 +446,15 @@ func (p *player) step(v *record.Values) {
 		return ids
 	}
 	if tries {
-		p.then("run", []uint64{}, append(ids(jobs), ids(gone)...), at)
-		p.then("tries", ids(jobs)[0])
+		p.then("dispatch0", "run", []uint64{}, append(ids(jobs), ids(gone)...), at)
+		p.then("dispatch0", "tries", ids(jobs)[0])
 	} else {
-		p.then("run", ids(jobs), ids(gone), at)
+		p.then("dispatch0", "run", ids(jobs), ids(gone), at)
 	}
 	if len(jobs) == 0 {
 		return
 	}
-	p.n.launch(e, jobs)
+	p.pace.launch(e, jobs)
 	for _, i := range p.n.engines[e].calls {
 		p.ran[i] = true
 	}
@@ -458,12 +495,19 @@ func (p *player) reuse(l *record.Line) {
 	switch l.Op {
 	case "decide":
 		p.decide(v)
+	case "expect":
+		f := v.Float()
+		p.expects = append(p.expects, estimate{f, p.n.returns.Expect(f)})
+	case "gain":
+		f := v.Float()
+		p.gains = append(p.gains, estimate{f, p.n.returns.Gain(f)})
 	case "order":
 		p.follows("prefix order", l)
 	case "hit", "kept":
 		p.follows("returns", l)
 	case "left":
 		p.left(p.f.calls.all[p.numbers[v.Int()]])
+		p.pace.retry()
 	case "blending", "investing", "reading":
 		p.err = errors.New("a blended prompt or a read from disk is not replayed")
 	case "end":
@@ -471,17 +515,19 @@ func (p *player) reuse(l *record.Line) {
 		p.f.now = v.Time()
 		computed, i := v.Bool(), p.numbers[v.Int()]
 		c := p.f.calls.all[i]
+		p.pace.foundAll(c)
 		p.n.end(c)
 		p.gone[i] = true
+		p.leaving = append(p.leaving, c)
 		if computed {
 			p.ending = append(p.ending, c)
 		}
 		user := residency.Hash(p.f.keys.user(c.User))
 		switch {
 		case c.hit:
-			p.then("hit", user)
+			p.then("reuse0", "hit", user)
 		case c.reuse && c.order == plan.UserFirst:
-			p.then("kept", user, c.returns)
+			p.then("reuse0", "kept", user, c.returns)
 		}
 	}
 }
@@ -501,6 +547,7 @@ func (p *player) publish(key plan.Key) {
 
 // left ends a call. It publishes what the server has not.
 func (p *player) left(c *call) {
+	p.leaving = slices.DeleteFunc(p.leaving, func(o *call) bool { return o == c })
 	k := slices.Index(p.ending, c)
 	for _, m := range c.made {
 		if k >= 0 {
@@ -547,8 +594,7 @@ func (p *player) decide(v *record.Values) {
 	}
 	v.Bool()
 	v.Bool()
-	v.Float()
-	slack := v.Float()
+	queue, slack := v.Float(), v.Float()
 	if v.Left() == 0 {
 		p.err = errors.New("the request has no number: record it again with this version")
 		return
@@ -567,10 +613,37 @@ func (p *player) decide(v *record.Values) {
 	p.report.Requests++
 	p.n.decided = func(in *schedule.Request, d *schedule.Decision) {
 		p.compare("what is cached", inputs(&said), record.Text("", asked(in)...))
-		p.then("order", d.Order, d.Reason, d.Reuse, d.User.Ms, d.User.Value, d.Item.Ms, d.Item.Value, int(d.User.Load), int(d.Item.Load))
+		p.then("reuse0", "order", d.Order, d.Reason, d.Reuse, d.User.Ms, d.User.Value, d.Item.Ms, d.Item.Value,
+			int(d.User.Load), int(d.Item.Load))
 	}
+	p.n.saw = func(c *call, in *schedule.Request) { p.saw(&at.sight, c, in, queue) }
 	f.now = at.at
-	p.n.decide(c, slack, policy)
+	p.pace.find(c, func() { p.n.decide(c, slack, policy) })
+}
+
+// saw has a decision be made from what the node saw when the server looked, which was before it decided.
+func (p *player) saw(s *sight, c *call, in *schedule.Request, queue float64) {
+	copy(c.tiers, s.tiers)
+	copy(in.ItemFrequency, s.uses)
+	in.Frequency, in.Coldest = s.frequency, s.coldest
+	if slices.Contains(p.backlogs[s.since:], queue) { // the log does not say when the server looked
+		in.Queue = queue
+	}
+	in.Returns = pop(&p.expects, s.frequency, in.Returns)
+	if !in.UserRoom {
+		in.Returns *= pop(&p.gains, s.frequency, p.n.returns.Gain(s.frequency))
+	}
+}
+
+// pop takes the first estimate for a frequency. If there is none, it returns now.
+func pop(from *[]estimate, frequency, now float64) float64 {
+	k := slices.IndexFunc(*from, func(e estimate) bool { return e.frequency == frequency })
+	if k < 0 {
+		return now
+	}
+	e := (*from)[k]
+	*from = slices.Delete(*from, k, k+1)
+	return e.value
 }
 
 // numbered returns the number of a key, which is a new one if the key is.
@@ -615,16 +688,39 @@ func (p *player) kv(l *record.Line) {
 		return
 	}
 	switch l.Op {
+	case "status":
+		s := sight{keys: keysOf(v)}
+		s.tiers = make([]plan.Tier, len(s.keys))
+		p.n.items.books.Status(s.keys, s.tiers)
+		p.sights = append(p.sights, s)
 	case "wanted":
-		items := keysOf(v)
+		keys := keysOf(v)
 		v.Texts()
-		p.wanted[v.Time()] = items
+		at := v.Time()
+		k := slices.IndexFunc(p.sights, func(s sight) bool { return slices.Equal(s.keys, keys) })
+		if k < 0 {
+			p.err = errors.New("the items were not looked up")
+			return
+		}
+		s := p.sights[k]
+		p.sights = slices.Delete(p.sights, k, k+1)
+		s.uses = make([]float32, len(keys))
+		p.n.hot.Items(keys, s.tiers, at, s.uses)
+		p.wanted[at] = s
 	case "user":
 		key, at := plan.Key(v.Key()), v.Time()
-		p.visits[key] = visit{p.wanted[at], at}
+		s := p.wanted[at]
+		s.frequency, s.coldest = p.n.hot.User(key, at)
+		s.since = max(0, len(p.backlogs)-1)
+		p.visits[key] = visit{s.keys, at, s}
 		delete(p.wanted, at)
+	case "find":
+		p.pace.found(v.Key())
+	case "need":
+		p.pace.need(l)
 	case "publish":
 		p.publish(v.Key())
+		p.pace.retry()
 	case "apply":
 		p.n.hot.Apply(v.Time())
 	case "model":
@@ -634,7 +730,16 @@ func (p *player) kv(l *record.Line) {
 	case "insert", "match", "split":
 		p.err = errors.New("a prompt of a user without an id is not replayed")
 	case "delete":
+		p.pace.reserved()
+		p.close()
+	}
+}
+
+// close ends the comparison when the server ends.
+func (p *player) close() {
+	if !p.closed {
 		p.closed = true
+		p.pace.close()
 	}
 }
 

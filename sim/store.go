@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"grebe/evict"
 	"grebe/plan"
@@ -71,6 +72,7 @@ type store struct {
 	copied  []int32 // chunks of entries that are being moved; a move may cause another one
 	spare   []*held
 	dropped func(h *held) // told of entries that leave memory
+	pace    pacer         // nil: the store waits for nobody
 
 	may, inPlace func(*held) bool
 	lowered      int64 // bytes copied from the device to the host
@@ -116,11 +118,31 @@ func newStore(c storeConfig) (*store, error) {
 	return s, err
 }
 
+// pacer has a store do things in the order in which those of a recorded server were done.
+type pacer interface {
+	look(plan.Key) bool                                // before a call looks for an entry; false: the server did not find it
+	take()                                             // before memory is taken
+	took(level int, first int32, bytes int64, ok bool) // and after that
+	lacks() (again bool)                               // before an eviction because memory lacks room; again: look for room first
+	put(*chunk) (now bool)                             // before memory is freed, which is done now or later
+}
+
+// take takes memory for a chunk.
+func (s *store) take(level int, bytes int64) (first int32, ok bool) {
+	m := &s.mem[level]
+	if s.pace == nil {
+		return m.take(bytes)
+	}
+	s.pace.take()
+	first, ok = m.take(bytes)
+	s.pace.took(level, first, bytes, ok)
+	return first, ok
+}
+
 // newChunk takes memory of a level for some tokens. It evicts entries until they fit, and returns false if all are in use.
 func (s *store) newChunk(level int, tokens int32) (int32, bool) {
-	m := &s.mem[level]
 	for {
-		if first, ok := m.take(int64(tokens) * s.token); ok {
+		if first, ok := s.take(level, int64(tokens)*s.token); ok {
 			c := chunk{tokens: tokens, first: first, refs: 1, level: int32(level)}
 			if n := len(s.unused); n > 0 {
 				i := s.unused[n-1]
@@ -129,6 +151,9 @@ func (s *store) newChunk(level int, tokens int32) (int32, bool) {
 			}
 			s.chunks = append(s.chunks, c)
 			return int32(len(s.chunks) - 1), true
+		}
+		if s.pace != nil && s.pace.lacks() {
+			continue
 		}
 		if !s.evict(level) {
 			return 0, false
@@ -147,7 +172,9 @@ func (s *store) release(chunks []int32) {
 	for _, i := range chunks {
 		c := &s.chunks[i]
 		if c.refs--; c.refs == 0 {
-			s.mem[c.level].put(c.first, int64(c.tokens)*s.token)
+			if s.pace == nil || s.pace.put(c) {
+				s.mem[c.level].put(c.first, int64(c.tokens)*s.token)
+			}
 			s.unused = append(s.unused, i)
 		}
 	}
@@ -263,6 +290,9 @@ func (s *store) drop(h *held) {
 	s.unpin(h)
 }
 
+// look is called before a call looks for an entry. It returns false if the call must not find it.
+func (s *store) look(key plan.Key) bool { return s.pace == nil || s.pace.look(key) }
+
 // use returns an entry and the tier where it was, and counts the use; nil if memory does not have it.
 func (s *store) use(key plan.Key) (*held, plan.Tier) {
 	h, where := s.books.Use(key, s.inPlace)
@@ -354,6 +384,12 @@ func (k *keys) shared(number int) plan.Key {
 		return k.fixed[number]
 	}
 	return sharedKey(number)
+}
+
+// of reports whether a key is of a segment of a call.
+func (k *keys) of(c *call, key plan.Key) bool {
+	return k.user(c.User) == key || k.shared(0) == key || k.shared(1) == key ||
+		slices.ContainsFunc(c.Items, func(item int32) bool { return k.item(item) == key })
 }
 
 // train trains a model when a lesson is complete. It takes no time of the node, whose server trains in the background.
