@@ -1,0 +1,60 @@
+package embedded
+
+import (
+	"context"
+	"log/slog"
+
+	"go.uber.org/zap/zapcore"
+)
+
+// core passes what etcd logs to slog. Etcd is talkative: its information becomes debug output.
+type core struct {
+	log   *slog.Logger // nil: nothing is logged
+	attrs []any
+}
+
+func level(l zapcore.Level) slog.Level {
+	switch {
+	case l >= zapcore.ErrorLevel:
+		return slog.LevelError
+	case l == zapcore.WarnLevel:
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}
+
+func (c *core) Enabled(l zapcore.Level) bool {
+	return c.log != nil && c.log.Enabled(context.Background(), level(l))
+}
+
+func (c *core) With(fields []zapcore.Field) zapcore.Core {
+	return &core{c.log, append(c.attrs[:len(c.attrs):len(c.attrs)], attrs(fields)...)}
+}
+
+func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return checked.AddCore(e, c)
+	}
+	return checked
+}
+
+func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	all := append([]any{"etcd", true}, c.attrs...)
+	c.log.Log(context.Background(), level(e.Level), e.Message, append(all, attrs(fields)...)...)
+	return nil
+}
+
+func (c *core) Sync() error { return nil }
+
+func attrs(fields []zapcore.Field) (out []any) {
+	m := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(m)
+	}
+	for _, f := range fields {
+		if v, ok := m.Fields[f.Key]; ok {
+			out = append(out, f.Key, v)
+		}
+	}
+	return out
+}
