@@ -1,0 +1,97 @@
+package member
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Record is what a node publishes about itself under nodes/<id>.
+type Record struct {
+	ID       string   `json:"id"`
+	Boot     string   `json:"boot"` // unique to this start of the process
+	API      string   `json:"api"`  // host:port of the public API
+	Peer     string   `json:"peer"` // host:port for other nodes: probes, feed, blocks
+	Protocol Protocol `json:"protocol"`
+	Roles    []string `json:"roles"` // any of Node, KV, Router
+	Models   []Model  `json:"models,omitempty"`
+	Capacity Capacity `json:"capacity"`
+	Zone     string   `json:"zone,omitempty"`
+	Draining bool     `json:"draining,omitempty"` // the process is about to stop
+}
+
+// The roles of a process.
+const (
+	Node   = "node"   // holds KV and computes
+	KV     = "kv"     // holds KV
+	Router = "router" // accepts requests and picks a node
+)
+
+// Protocol is the range of peer protocol versions that a process speaks.
+type Protocol struct {
+	Min int `json:"min"`
+	Max int `json:"max"`
+}
+
+// Common returns the highest version that both speak; false: there is none.
+func (p Protocol) Common(q Protocol) (int, bool) {
+	v := min(p.Max, q.Max)
+	return v, v >= max(p.Min, q.Min)
+}
+
+// Model is a model that a node serves. Nodes exchange blocks of KV only if digest, format and numerics are equal.
+type Model struct {
+	Name     string `json:"name"`
+	Digest   string `json:"digest"`   // of the weights
+	Format   string `json:"format"`   // of KV
+	Numerics string `json:"numerics"` // the class of devices that compute the same bits
+}
+
+// Capacity is memory for KV in bytes, and the relative speed of computation.
+type Capacity struct {
+	Device int64   `json:"device,omitempty"`
+	Host   int64   `json:"host,omitempty"`
+	Disk   int64   `json:"disk,omitempty"`
+	Speed  float64 `json:"speed,omitempty"` // of the cluster's reference node; 0: unknown
+}
+
+// Validate checks a record.
+func (r Record) Validate() error {
+	switch {
+	case r.ID == "" || r.Boot == "":
+		return errors.New("member: a record needs an id and a boot id")
+	case r.Peer == "":
+		return fmt.Errorf("member: %s has no address for peers", r.ID)
+	case r.Protocol.Min < 1 || r.Protocol.Max < r.Protocol.Min:
+		return fmt.Errorf("member: %s speaks protocols %d to %d", r.ID, r.Protocol.Min, r.Protocol.Max)
+	case len(r.Roles) == 0:
+		return fmt.Errorf("member: %s has no role", r.ID)
+	}
+	for _, m := range r.Models {
+		if m.Name == "" || m.Digest == "" || m.Format == "" || m.Numerics == "" {
+			return fmt.Errorf("member: %s has a model without name, digest, format or numerics", r.ID)
+		}
+	}
+	return nil
+}
+
+// Has reports whether the process has a role.
+func (r Record) Has(role string) bool { return slices.Contains(r.Roles, role) }
+
+// Encode returns the record as JSON.
+func (r Record) Encode() ([]byte, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(r)
+}
+
+// Decode reads a record. It ignores fields and roles that it does not know: a newer release may have written them.
+func Decode(data []byte) (Record, error) {
+	var r Record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Record{}, fmt.Errorf("member: %.80q is no record: %w", data, err)
+	}
+	return r, r.Validate()
+}
