@@ -19,6 +19,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 )
@@ -69,8 +70,12 @@ const (
 	quota     = 256 << 20 // bytes of the database, at which etcd refuses writes
 	retention = "1000"    // revisions that a compaction keeps, every five minutes
 	snapshot  = 5000      // writes between snapshots, after which older log files are removed
-	logFiles  = 2         // of 64 MB each
+	logFiles  = 2         // that are kept beside the one in use
+	logFile   = 8 << 20   // bytes of each; etcd makes two at its start
 )
+
+// Etcd's 64 MB for each file of its log would make an empty folder take 128 MB.
+func init() { wal.SegmentSizeBytes = logFile }
 
 // Start starts a server and waits until it answers. The caller MUST Close it.
 func Start(ctx context.Context, o Options) (*Server, error) {
