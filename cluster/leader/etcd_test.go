@@ -15,6 +15,7 @@ import (
 
 // The same history as in virtual time, on a real etcd: fewer faults, and real scheduling.
 func TestPausedLeaderCannotWriteToEtcd(t *testing.T) {
+	t.Parallel()
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: coordtest.Dir(t)})
 	if err != nil {
 		t.Fatal(err)
