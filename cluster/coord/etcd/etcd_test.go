@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -110,6 +111,47 @@ func TestParseURL(t *testing.T) {
 		got, err := ParseURL(in)
 		if (err == nil) != (want != nil) || err == nil && !slices.Equal(got, want) {
 			t.Errorf("%q gives %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+// Etcd comes back with an empty folder, and with fewer revisions than before: the watch shows what is there, not what was.
+func TestDataLost(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	c := open(t, "/g/", b.o.Listen)
+	for i := range 20 {
+		if _, err := c.Swap(t.Context(), fmt.Sprint("n/", i), nil, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := &view{entries: map[string]coord.Entry{}, lost: make(chan time.Time, 100)}
+	go v.follow(c.Watch(t.Context(), "n/"))
+	within(t, 5*time.Second, "the watch shows 20 keys", func() bool { return len(v.versions()) == 20 })
+	b.s.Close()
+	b.o.Dir = coordtest.Dir(t)
+	b.start(t)
+	within(t, 10*time.Second, "a key is written", func() bool {
+		_, err := c.Swap(t.Context(), "n/new", nil, 0, nil)
+		return err == nil || errors.Is(err, coord.ErrConflict)
+	})
+	within(t, 10*time.Second, "the watch shows the new key alone", func() bool {
+		now := v.versions()
+		return len(now) == 1 && now["n/new"] > 0
+	})
+}
+
+// One of two addresses does not answer.
+func TestDeadEndpoint(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	dead := coordtest.NewProxy(t, b.o.Listen)
+	dead.Stall()
+	c := open(t, "/g/", "127.0.0.1:1", dead.Addr(), b.o.Listen)
+	for i := range 10 {
+		began := time.Now()
+		if _, err := c.Swap(t.Context(), fmt.Sprint(i), nil, 0, nil); err != nil {
+			t.Errorf("swap %d: %v after %v", i, err, time.Since(began))
 		}
 	}
 }

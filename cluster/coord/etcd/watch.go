@@ -20,6 +20,7 @@ type watch struct {
 	prefix string
 	out    chan<- coord.Event
 	q      client.Queue
+	lost   bool // the reader was told, or will be
 }
 
 // run lists and follows, again and again, until ctx ends.
@@ -29,7 +30,10 @@ func (w *watch) run(ctx context.Context) {
 		if err := w.round(ctx, &wait); err == nil || ctx.Err() != nil {
 			continue // the context has ended
 		}
-		w.q.Lost()
+		if !w.lost {
+			w.lost = true
+			w.q.Lost()
+		}
 		if !w.idle(ctx, &wait) {
 			return
 		}
@@ -95,6 +99,7 @@ func (w *watch) round(ctx context.Context, wait *coord.Backoff) error {
 		return errors.New("the client is closed")
 	}
 	wait.Reset()
+	w.lost = false
 	w.q.Reset(entries)
 	return w.follow(ctx, revision, asks, messages)
 }
