@@ -36,6 +36,7 @@ type commands struct {
 	SimPaper   simPaperCmd   `cmd:"" help:"Repeat the cluster experiments of the papers in virtual time, beside their values."`
 	Profile    profileCmd    `cmd:"" help:"Measure this machine's device for grebe sim: time of a batch, bandwidth of KV."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups in a full KV store while users are published."`
+	Peer       peerCmd       `cmd:"" help:"Blocks of KV from node to node, beside plain TCP: rate, CPU time, latency."`
 	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server and replay them with this binary."`
 	SimReplay  simReplayCmd  `cmd:"" help:"Replay a recorded server with one node of the simulator."`
 	SimCheck   simCheckCmd   `cmd:"" help:"Compare a server on this machine with what the simulator predicts of it."`
