@@ -255,7 +255,8 @@ func TestKilledPeer(t *testing.T) {
 	p.set(func(_ int, at int64, b []byte) bool { return at < 1500<<10 })
 	g := &Get{Space: space, Wants: wants(0, 1, 2, 3)}
 	began := time.Now()
-	if err := c.Fetch(within(t, 5*time.Second), "n1", g, new(sink).place); err == nil || g.Wants[0].Status != Hit || g.Wants[2].Status != Late {
+	err := c.Fetch(within(t, 5*time.Second), "n1", g, new(sink).place)
+	if err == nil || g.Wants[0].Status != Hit || g.Wants[2].Status != Late {
 		t.Errorf("%v: %v, %v", err, g.Wants[0].Status, g.Wants[2].Status)
 	}
 	if d := time.Since(began); d > 2*time.Second {

@@ -27,7 +27,8 @@ func TestMixedVersions(t *testing.T) {
 		g := &Get{Space: space, Wants: wants(1)}
 		err := cl.Fetch(within(t, 5*time.Second), "n1", g, new(sink).place)
 		if c.agreed == 0 {
-			if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), c.server.String()) || !strings.Contains(err.Error(), c.client.String()) {
+			if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), c.server.String()) ||
+				!strings.Contains(err.Error(), c.client.String()) {
 				t.Errorf("%+v: %v", c, err)
 			}
 			continue
