@@ -173,17 +173,44 @@ func (s *Store) Since(dst []residency.Event, boot, seq uint64, most int) ([]resi
 // and then the events after that number. The lock is held for a few entries at a time, so that others can use the store
 // meanwhile. If the feed keeps fewer events than come during a snapshot, the follower has to take another one.
 func (s *Store) Snapshot() (all []residency.Event, boot, seq uint64) {
-	var some []residency.Event
-	s.mu.Lock()
-	boot, seq = s.feed.Boot(), s.feed.Seq()
-	s.books.Snapshot(func(key plan.Key, e residency.Entry) {
-		some = append(some, residency.Event{Seq: seq, Key: key, Entry: e})
-	}, func() {
-		s.mu.Unlock()
-		all, some = append(all, some...), some[:0]
+	boot, seq = s.Position()
+	s.Scan(func(piece []residency.Event) bool {
+		all = append(all, piece...)
 		runtime.Gosched()
-		s.mu.Lock()
+		return true
 	})
-	s.mu.Unlock()
-	return append(all, some...), boot, seq
+	for i := range all {
+		all[i].Seq = seq
+	}
+	return all, boot, seq
+}
+
+// Position returns the boot of the feed and the number of its last event.
+func (s *Store) Position() (boot, seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.feed.Boot(), s.feed.Seq()
+}
+
+// Scan passes the tiers of all entries to visit, a few hundred at a time, and without the lock. It ends early when visit
+// returns false. A follower reads the Position first, as with Snapshot.
+func (s *Store) Scan(visit func(piece []residency.Event) bool) {
+	var piece []residency.Event
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	more := true
+	s.books.Scan(func(key plan.Key, e residency.Entry) {
+		piece = append(piece, residency.Event{Key: key, Entry: e})
+	}, func() bool {
+		s.mu.Unlock()
+		defer s.mu.Lock()
+		more = visit(piece)
+		piece = piece[:0]
+		return more
+	})
+	if more && len(piece) > 0 {
+		s.mu.Unlock()
+		defer s.mu.Lock()
+		visit(piece)
+	}
 }

@@ -58,23 +58,31 @@ const piece = 256
 // reads the feed's number before the snapshot, keeps the last state that f got for each key, and then applies the events
 // after that number. These include every change since the snapshot began.
 func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry), pause func()) {
+	c.Scan(f, func() bool { pause(); return true })
+}
+
+// Scan is a Snapshot that ends early when pause returns false.
+func (c *Core[V]) Scan(f func(key plan.Key, e Entry), pause func() bool) {
 	looked := 0
-	rest := func() {
-		if looked++; looked%piece == 0 {
-			pause()
-		}
+	rest := func() bool {
+		looked++
+		return looked%piece != 0 || pause()
 	}
 	for h := range c.held.all() {
 		key := h.Key
 		e, _ := c.Lookup(key)
 		f(key, e)
-		rest()
+		if !rest() {
+			return
+		}
 	}
 	for key, e := range c.below {
 		if c.held.get(&key) == nil {
 			f(key, e)
 		}
-		rest()
+		if !rest() {
+			return
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package residency
 
 import (
 	"fmt"
+	"math"
 
 	"grebe/plan"
 )
@@ -34,6 +35,7 @@ type Index struct {
 type part struct {
 	boot, seq uint64 // of the last event
 	known     bool
+	whole     bool // the index has everything up to that event, whether it is known or not
 	loading   bool // a snapshot has begun and is not complete
 }
 
@@ -76,10 +78,10 @@ func (x *Index) Entries() (users, others int, refused int64) {
 func (x *Index) Bytes() int { return 8 * (len(x.users.words) + len(x.others.words)) }
 
 // Apply takes events of a node's feed in the order of their numbers, and skips those that it has. It reports whether the
-// node's part is known afterwards. With a new boot or a gap it is not.
+// node's part is known afterwards. With a new boot or a gap it is not. A part that was lost takes events and stays unknown.
 func (x *Index) Apply(node int, boot uint64, events []Event) (known bool) {
 	f := &x.nodes[node]
-	if !f.known {
+	if !f.whole {
 		return false
 	}
 	if boot != f.boot {
@@ -99,7 +101,7 @@ func (x *Index) Apply(node int, boot uint64, events []Event) (known bool) {
 		f.seq = e.Seq
 		x.put(node, e)
 	}
-	return true
+	return f.known
 }
 
 // warm reads where the searches for events' keys begin. The reads do not depend on each other, so they wait for memory together.
@@ -137,12 +139,24 @@ func (x *Index) Snapshot(node int, boot, seq uint64, piece []Event, last bool) {
 		x.put(node, &piece[i])
 	}
 	if last {
-		f.known, f.loading = true, false
-		x.known[node/64] |= 1 << (node % 64)
+		f.whole, f.loading = true, false
+		x.Resume(node, boot, seq)
 	}
 }
 
-// Lose makes a node's part unknown.
+// Resume makes a node's part known again after Lose, without a snapshot. It returns false if the index does not have
+// everything up to event seq, and nothing later.
+func (x *Index) Resume(node int, boot, seq uint64) bool {
+	f := &x.nodes[node]
+	if !f.whole || boot != f.boot || seq != f.seq {
+		return false
+	}
+	f.known = true
+	x.known[node/64] |= 1 << (node % 64)
+	return true
+}
+
+// Lose makes a node's part unknown. What it has is kept, for Resume.
 func (x *Index) Lose(node int) {
 	f := &x.nodes[node]
 	f.known, f.loading = false, false
@@ -235,26 +249,7 @@ func empty(set []uint64) bool {
 }
 
 // remove removes everything of a node.
-func (x *Index) remove(node int) {
-	for i := 0; i < x.users.size; {
-		if x.users.hash(i) != 0 && packedNode(x.users.slot(i)[2]) == node {
-			x.users.remove(i)
-		} else {
-			i++
-		}
-	}
-	for i := 0; i < x.others.size; {
-		if x.others.hash(i) == 0 {
-			i++
-			continue
-		}
-		if x.set(i, node, plan.Missing); empty(x.others.slot(i)[1:]) {
-			x.others.remove(i)
-		} else {
-			i++
-		}
-	}
-}
+func (x *Index) remove(node int) { x.removeRange(node, Range{0, math.MaxUint64}) }
 
 // Copy is a node's copy of a user's KV.
 type Copy struct {

@@ -131,6 +131,17 @@ func (r *Router) Snapshot(node int, boot, seq uint64, piece []residency.Event, l
 	r.index.Snapshot(node, boot, seq, piece, last)
 }
 
+// Unknown makes a node's part of the index unknown. It may be resumed.
+func (r *Router) Unknown(node int) { r.index.Lose(node) }
+
+// Resume makes a node's part of the index known again without a snapshot: see residency.Index.
+func (r *Router) Resume(node int, boot, seq uint64) bool { return r.index.Resume(node, boot, seq) }
+
+// Replace replaces what the index has of a node in a range of keys.
+func (r *Router) Replace(node int, keys residency.Range, entries []residency.Event) {
+	r.index.Replace(node, keys, entries)
+}
+
 // Index returns what the router knows about the nodes' KV, for metrics. The caller MUST NOT change it.
 func (r *Router) Index() *residency.Index { return r.index }
 
