@@ -1,5 +1,5 @@
 #!/bin/sh
-# Regenerates the Go code of api/grebe/v1 from its proto files, with protoc and the plugins that
+# Regenerates the Go code of api/grebe from its proto files, with protoc and the plugins that
 # go.mod pins. Run by go generate.
 set -eu
 cd "$(dirname "$0")/.."
@@ -10,6 +10,6 @@ go build -o "$bin" google.golang.org/protobuf/cmd/protoc-gen-go google.golang.or
 protoc -I api --plugin="$bin/protoc-gen-go" --plugin="$bin/protoc-gen-go-grpc" \
 	--go_out=api --go_opt=paths=source_relative \
 	--go-grpc_out=api --go-grpc_opt=paths=source_relative \
-	api/grebe/v1/*.proto
+	api/grebe/v1/*.proto api/grebe/cluster/v1/*.proto
 # The protoc version differs between machines and says nothing about the result.
-sed -i -E '/^\/\/ (-|[[:space:]])*protoc[[:space:]]+v[0-9.]+$/d' api/grebe/v1/*.pb.go
+sed -i -E '/^\/\/ (-|[[:space:]])*protoc[[:space:]]+v[0-9.]+$/d' api/grebe/v1/*.pb.go api/grebe/cluster/v1/*.pb.go
