@@ -13,7 +13,7 @@ import (
 //
 // An audit does not change after its end, and may be used by several sessions.
 type Audit struct {
-	source    Source
+	books     Books
 	secret    *Secret
 	next      func() ([]residency.Event, bool)
 	stop      func()
@@ -26,15 +26,15 @@ type Audit struct {
 // Audit begins an audit. The caller calls Step until it returns true, or Stop. Buckets that are wanted twice count once.
 func (p *Publisher) Audit(want []uint32) *Audit {
 	a := &Audit{
-		source: p.source, secret: &p.secret, sums: sums{make([]uint64, buckets), make([]uint64, buckets)},
+		books: p.books, secret: &p.secret, sums: sums{make([]uint64, buckets), make([]uint64, buckets)},
 		repairs: map[uint32]*clusterv1.Entries{},
 	}
-	a.boot, a.seq = p.source.Position()
+	a.boot, a.seq = p.books.Position()
 	a.valid.fill()
 	for _, b := range want {
 		a.repairs[b] = &clusterv1.Entries{}
 	}
-	a.next, a.stop = iter.Pull(p.source.Scan)
+	a.next, a.stop = iter.Pull(p.books.Scan)
 	return a
 }
 
@@ -66,18 +66,18 @@ func (a *Audit) Stop() { a.stop() }
 // end invalidates the buckets that changed.
 func (a *Audit) end() {
 	a.stop()
-	boot, seq := a.source.Position()
+	boot, seq := a.books.Position()
 	var buf []residency.Event
-	if boot != a.boot || !mark(a.source, a.secret, &buf, a.boot, a.seq, seq, &a.valid) {
+	if boot != a.boot || !mark(a.books, a.secret, &buf, a.boot, a.seq, seq, &a.valid) {
 		a.valid = bitset{}
 	}
 	a.seq = seq
 }
 
 // mark invalidates the buckets of the events after number from, up to number to. It returns false if they are not kept.
-func mark(source Source, secret *Secret, buf *[]residency.Event, boot, from, to uint64, valid *bitset) bool {
+func mark(books Books, secret *Secret, buf *[]residency.Event, boot, from, to uint64, valid *bitset) bool {
 	for from < to {
-		events, ok := source.Since((*buf)[:0], boot, from, int(min(maxPiece, to-from)))
+		events, ok := books.Since((*buf)[:0], boot, from, int(min(maxPiece, to-from)))
 		if *buf = events; !ok {
 			return false
 		}

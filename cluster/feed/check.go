@@ -30,8 +30,10 @@ type check struct {
 
 func (c *check) pending() bool { return c.sums != nil }
 
-// stop ends the comparison.
-func (c *check) stop() { *c = check{demand: c.demand, refused: c.refused} }
+// stop ends the comparison. If it was not complete, it will be asked for again.
+func (c *check) stop() {
+	*c = check{demand: c.demand || c.sums != nil || c.sent > 0, refused: c.refused}
+}
 
 // touch leaves out the buckets of events.
 func (c *check) touch(events []residency.Event) {

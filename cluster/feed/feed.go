@@ -38,6 +38,9 @@ const (
 	// AuditEvery is the time between two rounds of sums.
 	AuditEvery = 60 * time.Second
 
+	pingEvery = 10 * time.Second // at least, between two Asks of a follower
+	goneAfter = 3 * pingEvery    // without an Ask, after which a follower is cut off
+
 	maxPiece    = 512     // entries in a message
 	maxRepair   = 64      // buckets in an Ask
 	mostEntries = 1 << 16 // of a bucket, so that a repair is bounded
@@ -46,15 +49,15 @@ const (
 // Errors that end a subscription. The follower may connect again and start over.
 var (
 	ErrSlow      = errors.New("feed: the follower is slower than the feed")
-	ErrSilent    = errors.New("feed: the node is silent")
+	ErrSilent    = errors.New("feed: the other side is silent")
 	ErrProtocol  = errors.New("feed: no common version of the protocol")
 	ErrNode      = errors.New("feed: this is another node")
 	ErrSecret    = errors.New("feed: the node has another secret")
 	ErrMalformed = errors.New("feed: malformed message")
 )
 
-// Source is what a node holds. *kv.Store is one.
-type Source interface {
+// Books is what a node holds. *kv.Store is one.
+type Books interface {
 	// Position returns the boot and the number of the last event.
 	Position() (boot, seq uint64)
 	// Since appends events after number seq to dst, at most most of them: see residency.Feed.

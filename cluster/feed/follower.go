@@ -22,7 +22,6 @@ type Sink interface {
 }
 
 const (
-	pingEvery   = 10 * time.Second       // at least, between two Asks
 	retryAfter  = 500 * time.Millisecond // without an answer to a Subscribe
 	leastSpan   = Beat                   // between two Subscribes
 	silentAfter = time.Second            // without a message, after which a connection is given up
@@ -125,6 +124,12 @@ func (f *Follower) Connected(now time.Duration) {
 func (f *Follower) Disconnected() {
 	f.connected, f.wanted, f.sub = false, false, 0
 	f.check.stop()
+}
+
+// Close makes the node's part unknown, for good.
+func (f *Follower) Close() {
+	f.Disconnected()
+	f.hide()
 }
 
 // Compare asks the node for its sums.

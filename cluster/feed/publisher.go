@@ -14,13 +14,13 @@ import (
 type Publisher struct {
 	node   string
 	secret Secret
-	source Source
+	books  Books
 	load   func() Load
 }
 
-// NewPublisher returns a publisher of what source holds. Node is the id of the node. Load is called for every heartbeat.
-func NewPublisher(node string, secret Secret, source Source, load func() Load) *Publisher {
-	return &Publisher{node: node, secret: secret, source: source, load: load}
+// NewPublisher returns a publisher of what books holds. Node is the id of the node. Load is called for every heartbeat.
+func NewPublisher(node string, secret Secret, books Books, load func() Load) *Publisher {
+	return &Publisher{node: node, secret: secret, books: books, load: load}
 }
 
 // Session is one follower's connection to a node. It MUST be closed.
@@ -96,13 +96,13 @@ func (s *Session) subscribe(sub *clusterv1.Subscribe, now time.Duration) error {
 	s.sub, s.greet, s.beat, s.audit = s.ask, true, now, nil
 	s.speak = min(sub.ProtocolMax, protocolMax)
 	s.sent = sub.FromSeq
-	boot, seq := s.source.Position()
-	if _, ok := s.source.Since(nil, sub.Boot, sub.FromSeq, 0); ok && sub.Boot == boot {
+	boot, seq := s.books.Position()
+	if _, ok := s.books.Since(nil, sub.Boot, sub.FromSeq, 0); ok && sub.Boot == boot {
 		s.boot = boot
 		return nil
 	}
 	s.boot, s.sent, s.piece = boot, seq, 0
-	s.scan, s.stop = iter.Pull(s.source.Scan)
+	s.scan, s.stop = iter.Pull(s.books.Scan)
 	return nil
 }
 
@@ -116,8 +116,10 @@ func (s *Session) Next(now time.Duration) (*clusterv1.Message, error) {
 		return nil, nil
 	}
 	m := &clusterv1.Message{Boot: s.boot, Subscription: s.sub}
-	boot, seq := s.source.Position()
+	boot, seq := s.books.Position()
 	switch {
+	case now-s.askAt > goneAfter:
+		return nil, ErrSilent
 	case boot != s.boot:
 		return nil, fmt.Errorf("%w: the feed started over", ErrSlow)
 	case s.greet:
@@ -131,13 +133,13 @@ func (s *Session) Next(now time.Duration) (*clusterv1.Message, error) {
 		m.Heartbeat = s.heartbeat(seq, now)
 		return m, nil
 	case s.scan != nil:
-		if _, ok := s.source.Since(nil, s.boot, s.sent, 0); !ok {
+		if _, ok := s.books.Since(nil, s.boot, s.sent, 0); !ok {
 			return nil, ErrSlow
 		}
 		m.Snapshot = s.snapshot()
 		return m, nil
 	}
-	events, ok := s.source.Since(s.events[:0], s.boot, s.sent, maxPiece)
+	events, ok := s.books.Since(s.events[:0], s.boot, s.sent, maxPiece)
 	if s.events = events; !ok {
 		return nil, ErrSlow
 	}
@@ -201,7 +203,7 @@ func (s *Session) audited(m *clusterv1.Message) bool {
 	if a == nil {
 		return false
 	}
-	if a.seq > s.sent || !mark(s.source, &s.secret, &s.events, s.boot, s.marked, s.sent, &s.valid) {
+	if a.seq > s.sent || !mark(s.books, &s.secret, &s.events, s.boot, s.marked, s.sent, &s.valid) {
 		s.audit = nil
 		return false
 	}
