@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -19,19 +20,28 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// Messages are lost, doubled, overtaken and held up, nodes restart and stop, and connections break. The index
-// never claims what a node has not held for three heartbeats. Whenever the faults end, the index has what the nodes hold
-// within two seconds. Memory does not grow. FEED_FAULTS sets the number of faults.
+// Messages are lost, doubled, overtaken and held up, nodes restart and stop, and connections break. The index never claims
+// what a node has not held for three heartbeats. Whenever the faults end, the index has what the nodes hold within two
+// seconds. Memory does not grow. FEED_FAULTS sets the number of faults, of which every 50,000 happen to another world.
 func TestFaults(t *testing.T) {
-	total := 10_000
+	total := 5_000
 	if s := os.Getenv("FEED_FAULTS"); s != "" {
 		var err error
 		if total, err = strconv.Atoi(s); err != nil {
 			t.Fatal(err)
 		}
 	}
+	for seed := uint64(1); total > 0; seed++ {
+		faults := min(total, 50_000)
+		total -= faults
+		t.Run(fmt.Sprint("world=", seed), func(t *testing.T) { survive(t, seed, faults) })
+	}
+}
+
+// survive lets faults happen to three nodes and a router.
+func survive(t *testing.T, seed uint64, total int) {
 	keys := []int{100, 700, 60} // the second one's snapshots have several pieces
-	w := newWorld(t, uint64(total), 256, keys...)
+	w := newWorld(t, seed, 256, keys...)
 	defer w.stop()
 	size, start, most := w.router.Index().Bytes(), uint64(0), uint64(0)
 	shares := []float64{.01, .05, .2, .5}

@@ -85,7 +85,8 @@ func (b *books) change(node, k int, rng *rand.Rand, now time.Duration) {
 	}
 	switch rng.IntN(6) {
 	case 0, 1:
-		b.Publish(&residency.Held[int]{Key: key, Kind: e.Kind, Tokens: int(e.Tokens), Digest: e.Digest, Named: e.Kind == plan.User, Bytes: 1}, 0, false)
+		named := e.Kind == plan.User
+		b.Publish(&residency.Held[int]{Key: key, Kind: e.Kind, Tokens: int(e.Tokens), Digest: e.Digest, Named: named, Bytes: 1}, 0, false)
 	case 2:
 		b.Delete(key)
 	case 3:
@@ -308,12 +309,13 @@ func (w *world) compare() {
 	w.t.Helper()
 	for _, n := range w.nodes {
 		if !n.follower.Known() {
-			w.t.Fatalf("%v: node %d is unknown: up %v, paused until %v, connection %v, %+v", w.now, n.number, n.up, n.paused, n.conn != nil, n.follower)
+			w.t.Fatalf("%v: node %d is unknown: up %v, paused until %v, %+v", w.now, n.number, n.up, n.paused, n.follower.Stats)
 		}
 		found := 0
 		w.router.Index().Visit(n.number, everywhere, func(at uint64, e residency.Entry) {
-			if found++; n.held[n.place[at]] != e {
-				w.t.Fatalf("%v: the index has %+v of key %d of node %d, which has %+v", w.now, e, n.place[at], n.number, n.held[n.place[at]])
+			k := n.place[at]
+			if found++; n.held[k] != e {
+				w.t.Fatalf("%v: the index has %+v of key %d of node %d, which has %+v", w.now, e, k, n.number, n.held[k])
 			}
 		})
 		for k, e := range n.held {

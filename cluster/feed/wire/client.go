@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,8 +19,10 @@ const (
 	openWithin   = time.Second           // a connection and a stream
 	leastBackoff = 50 * time.Millisecond // after a connection broke
 	mostBackoff  = time.Second
-	maxMessages  = 16 // received and not yet taken
 )
+
+// windows keeps streams' windows at 64 KB. Otherwise gRPC measures the link with a ping for nearly every heartbeat.
+var windows = []grpc.DialOption{grpc.WithInitialWindowSize(1 << 16), grpc.WithInitialConnWindowSize(1 << 16)}
 
 // ClientConfig describes a client of one node.
 type ClientConfig struct {
@@ -36,7 +40,7 @@ type ClientConfig struct {
 type Client struct {
 	config   ClientConfig
 	follower *feed.Follower // guarded by config.Lock
-	poke     chan struct{}  // there may be something to ask
+	poke     chan struct{}  // the follower may have something to do
 }
 
 // NewClient returns a client that is not connected.
@@ -59,6 +63,11 @@ func (c *Client) Compare() {
 	c.config.Lock.Lock()
 	c.follower.Compare()
 	c.config.Lock.Unlock()
+	c.wake()
+}
+
+// wake has the goroutine that keeps the time look again.
+func (c *Client) wake() {
 	select {
 	case c.poke <- struct{}{}:
 	default:
@@ -117,109 +126,127 @@ func (c *Client) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// incoming is a stream that was opened, a message, or the end of the stream.
-type incoming struct {
-	stream  clusterv1.Feed_SubscribeClient
-	message *clusterv1.Message
-	err     error
+// link is a connection to the node. One goroutine takes its messages, and another one keeps the time. Messages make the second
+// one wake up only if it would sleep too long: most of them are heartbeats, which allow it to sleep longer.
+type link struct {
+	*Client
+	answered atomic.Bool
+
+	mu     sync.Mutex                     // held while an Ask is sent; taken before config.Lock
+	stream clusterv1.Feed_SubscribeClient // nil: not open
+	due    time.Duration                  // when the second goroutine wakes up
 }
 
 // connection opens a connection and uses it until it breaks. It reports whether the node answered.
 func (c *Client) connection(ctx context.Context) (answered bool, err error) {
-	conn, err := grpc.NewClient(c.config.Address, c.config.Options...)
+	conn, err := grpc.NewClient(c.config.Address, slices.Concat(windows, c.config.Options)...)
 	if err != nil {
 		return false, fmt.Errorf("feed: connect to %s: %w", c.config.Address, err)
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
-	in, ended := make(chan incoming, maxMessages), make(chan struct{})
-	go func() {
-		defer close(ended)
-		receive(ctx, conn, in)
-	}()
-	defer func() {
-		cancel()
+	l := &link{Client: c}
+	ended := make(chan error, 1)
+	go func() { ended <- l.receive(ctx, conn) }()
+	left, err := l.keep(ctx, ended)
+	cancel()
+	if left {
 		<-ended
-		c.with(func(f *feed.Follower, _ time.Duration) error {
-			f.Disconnected()
-			return nil
-		})
-	}()
-	var stream clusterv1.Feed_SubscribeClient
+	}
+	c.with(func(f *feed.Follower, _ time.Duration) error {
+		f.Disconnected()
+		return nil
+	})
+	return l.answered.Load(), fmt.Errorf("feed: follow %s: %w", c.config.Address, err)
+}
+
+// keep calls Tick in time until the connection is useless. It reports whether the other goroutine is left.
+func (l *link) keep(ctx context.Context, ended <-chan error) (left bool, err error) {
 	opening := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
-		case i := <-in:
-			switch {
-			case i.err != nil:
-				return answered, fmt.Errorf("feed: follow %s: %w", c.config.Address, i.err)
-			case i.stream != nil:
-				stream = i.stream
-				err = c.with(func(f *feed.Follower, now time.Duration) error {
-					f.Connected(now)
-					return nil
-				})
-			default:
-				answered = true
-				err = c.with(func(f *feed.Follower, now time.Duration) error { return f.Take(i.message, now) })
-			}
-		case <-c.poke:
-		case <-timer.C:
-			err = c.with(tick)
-			if stream == nil && time.Since(opening) > openWithin {
-				err = feed.ErrSilent
-			}
+		case err := <-ended:
+			return false, err
 		case <-ctx.Done():
-			return answered, ctx.Err()
+			return true, ctx.Err()
+		case <-l.poke:
+		case <-timer.C:
 		}
-		if err == nil && stream != nil {
-			err = c.asks(stream)
+		if err := l.with(tick); err != nil {
+			return true, err
 		}
+		open, err := l.asks()
 		if err != nil {
-			return answered, fmt.Errorf("feed: follow %s: %w", c.config.Address, err)
+			return true, err
 		}
-		timer.Reset(c.next(openWithin))
+		if !open && time.Since(opening) > openWithin {
+			return true, feed.ErrSilent
+		}
+		timer.Reset(l.sleep())
 	}
+}
+
+// sleep returns how long keep may sleep.
+func (l *link) sleep() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := l.next(openWithin)
+	l.due = l.config.Clock() + d
+	return d
 }
 
 // asks sends what the follower asks for. These are a few small messages a second at most, far less than what a stream's
-// window takes until silence ends the connection.
-func (c *Client) asks(stream clusterv1.Feed_SubscribeClient) error {
-	for {
+// window takes until silence ends the connection. It reports whether the stream is open.
+func (l *link) asks() (open bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.stream != nil {
 		var a *clusterv1.Ask
-		c.with(func(f *feed.Follower, now time.Duration) error {
-			a = f.Ask(now)
+		early := false
+		l.with(func(f *feed.Follower, now time.Duration) error {
+			if a = f.Ask(now); a == nil {
+				early = f.Next() < l.due
+			}
 			return nil
 		})
-		if a == nil {
-			return nil
+		if early {
+			l.wake()
 		}
-		if err := stream.Send(a); err != nil {
-			return err
+		if a == nil {
+			return true, nil
+		}
+		if err := l.stream.Send(a); err != nil {
+			return true, err
 		}
 	}
+	return false, nil
 }
 
-// receive opens a stream and passes on its messages.
-func receive(ctx context.Context, conn *grpc.ClientConn, in chan<- incoming) {
-	pass := func(i incoming) bool {
-		select {
-		case in <- i:
-			return i.err == nil
-		case <-ctx.Done():
-			return false
-		}
-	}
+// receive opens a stream and takes its messages.
+func (l *link) receive(ctx context.Context, conn *grpc.ClientConn) error {
 	stream, err := clusterv1.NewFeedClient(conn).Subscribe(ctx)
-	if !pass(incoming{stream: stream, err: err}) {
-		return
+	if err != nil {
+		return err
 	}
-	for {
-		m, err := stream.Recv()
-		if !pass(incoming{message: m, err: err}) {
-			return
+	l.mu.Lock()
+	l.stream = stream
+	l.mu.Unlock()
+	err = l.with(func(f *feed.Follower, now time.Duration) error {
+		f.Connected(now)
+		return nil
+	})
+	for err == nil {
+		if _, err = l.asks(); err != nil {
+			break
 		}
+		var m *clusterv1.Message
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		l.answered.Store(true)
+		err = l.with(func(f *feed.Follower, now time.Duration) error { return f.Take(m, now) })
 	}
+	return err
 }

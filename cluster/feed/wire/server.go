@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -18,7 +17,7 @@ import (
 // ServerConfig describes a server.
 type ServerConfig struct {
 	Publisher  *feed.Publisher
-	Poll       time.Duration // between two looks at the feed; default 20 ms
+	Poll       time.Duration // between two looks at a feed that had events in the last second; default 20 ms, else with heartbeats
 	Stall      time.Duration // a follower that takes no message for so long is cut off; default 1 s
 	AuditEvery time.Duration // default feed.AuditEvery
 	AuditSpan  time.Duration // least time between two audits that followers ask for; default 1 s
@@ -59,14 +58,14 @@ type Server struct {
 type follower struct {
 	asks   chan *clusterv1.Ask
 	audits chan *feed.Audit // the last one that is not sent
-	busy   atomic.Int64     // since when a message is being sent, in nanoseconds on the server's clock; 0: none is
+	stall  *time.Timer      // runs while a message is being sent
 	want   []uint32         // buckets; guarded by Server.mu
 }
 
 // NewServer returns a server, which adds up the books now and then.
 func NewServer(c ServerConfig) *Server {
 	c.defaults()
-	s := &Server{config: c, start: time.Now().Add(-time.Second), followers: map[*follower]bool{}, demand: make(chan struct{}, 1)}
+	s := &Server{config: c, start: time.Now(), followers: map[*follower]bool{}, demand: make(chan struct{}, 1)}
 	s.context, s.cancel = context.WithCancel(context.Background())
 	s.running.Go(s.audit)
 	return s
@@ -88,7 +87,8 @@ var errClosing = status.Error(codes.Unavailable, "feed: the node is closing")
 
 // Subscribe serves one follower.
 func (s *Server) Subscribe(stream clusterv1.Feed_SubscribeServer) error {
-	f := &follower{asks: make(chan *clusterv1.Ask, maxAsks), audits: make(chan *feed.Audit, 1)}
+	f := &follower{asks: make(chan *clusterv1.Ask, maxAsks), audits: make(chan *feed.Audit, 1), stall: time.NewTimer(s.config.Stall)}
+	f.stall.Stop()
 	ended := make(chan error, 2)
 	s.mu.Lock()
 	if s.closed {
@@ -105,19 +105,13 @@ func (s *Server) Subscribe(stream clusterv1.Feed_SubscribeServer) error {
 		delete(s.followers, f)
 		s.mu.Unlock()
 	}()
-	watch := time.NewTicker(s.config.Stall / 4)
-	defer watch.Stop()
-	for {
-		select {
-		case err := <-ended:
-			return asStatus(err)
-		case <-s.context.Done():
-			return errClosing
-		case <-watch.C:
-			if since := f.busy.Load(); since != 0 && s.now()-time.Duration(since) > s.config.Stall {
-				return asStatus(feed.ErrSlow)
-			}
-		}
+	select {
+	case err := <-ended:
+		return asStatus(err)
+	case <-s.context.Done():
+		return errClosing
+	case <-f.stall.C:
+		return asStatus(feed.ErrSlow)
 	}
 }
 
@@ -155,21 +149,30 @@ func (s *Server) send(stream clusterv1.Feed_SubscribeServer, f *follower) error 
 	defer session.Close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	active := s.now() // when there were events
 	for {
 		m, err := session.Next(s.now())
 		if err != nil {
 			return err
 		}
 		if m != nil {
-			f.busy.Store(int64(s.now()))
+			f.stall.Reset(s.config.Stall)
 			err := stream.Send(m)
-			f.busy.Store(0)
+			f.stall.Stop()
 			if err != nil {
 				return err
 			}
+			if m.Delta != nil {
+				active = s.now()
+			}
 			timer.Reset(0)
 		} else {
-			timer.Reset(min(s.config.Poll, session.Wake()-s.now()))
+			now := s.now()
+			wait := session.Wake() - now
+			if now-active < time.Second {
+				wait = min(wait, s.config.Poll)
+			}
+			timer.Reset(wait)
 		}
 		select {
 		case a := <-f.asks:

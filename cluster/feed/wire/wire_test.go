@@ -58,7 +58,7 @@ const (
 )
 
 // newNode starts a node. The address may be empty.
-func newNode(t *testing.T, boot uint64, addr string, c ServerConfig, options ...grpc.ServerOption) *node {
+func newNode(t testing.TB, boot uint64, addr string, c ServerConfig, options ...grpc.ServerOption) *node {
 	t.Helper()
 	p, err := pool.Over(ref.New().Memory(), int64(shape.ChunkBytes(space, false)), 256)
 	if err != nil {
@@ -146,7 +146,7 @@ type router struct {
 	broken atomic.Pointer[error] // the last one
 }
 
-func newRouter(t *testing.T, addr string, edit func(c *ClientConfig)) *router {
+func newRouter(t testing.TB, addr string, edit func(c *ClientConfig)) *router {
 	t.Helper()
 	costs := schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: .01})
 	r := &router{start: time.Now().Add(-time.Minute)}
@@ -186,7 +186,7 @@ func (r *router) dump() (all map[uint64]residency.Entry, ok bool) {
 }
 
 // until waits until something holds, and returns how long it took.
-func until(t *testing.T, what string, most time.Duration, f func() bool) time.Duration {
+func until(t testing.TB, what string, most time.Duration, f func() bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for !f() {
@@ -199,7 +199,7 @@ func until(t *testing.T, what string, most time.Duration, f func() bool) time.Du
 }
 
 // equal waits until the router knows what the node holds.
-func equal(t *testing.T, r *router, n *node) time.Duration {
+func equal(t testing.TB, r *router, n *node) time.Duration {
 	t.Helper()
 	return until(t, "the index equals the node's dump", 2*time.Second, func() bool {
 		got, ok := r.dump()
@@ -483,7 +483,8 @@ func TestCredentials(t *testing.T) {
 	n.change(mathrand.New(mathrand.NewPCG(5, 1)), 300, 500)
 	with := func(certificates ...tls.Certificate) func(c *ClientConfig) {
 		return func(c *ClientConfig) {
-			c.Options = []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{Certificates: certificates, RootCAs: trusted}))}
+			secure := credentials.NewTLS(&tls.Config{Certificates: certificates, RootCAs: trusted})
+			c.Options = []grpc.DialOption{grpc.WithTransportCredentials(secure)}
 		}
 	}
 	other := certificate(t, nil)
