@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages whose tests share memory between goroutines.
-CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./engine ./catalog/... ./reuse/... ./dispatch/... ./generate ./app/divide ./serve/... ./server/... ./bench/load
+CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./engine ./catalog/... ./reuse/... ./dispatch/... ./generate ./app/divide ./serve/... ./server/... ./cluster/... ./bench/load
 
 # The race detector needs cgo and a C compiler, which nothing else does. TestTeacher is left out there: its sums of products take half a
 # minute, and TestProducts has the same goroutines add up fewer of them.

@@ -16,11 +16,12 @@ const (
 )
 
 // check compares a node's sums with the index, a few buckets at a time. A bucket that changed after the sums is left out.
+//
+// The follower asks for the first buckets that differ. The node sends sums again with the repairs, so the others are found then.
 type check struct {
 	demand  bool     // ask for sums
 	want    []uint32 // buckets to be asked for
-	differ  []uint32 // buckets that differ and were not asked for
-	sent    int      // buckets that were asked for and have not come
+	differ  []uint32 // buckets that differ
 	sums    *clusterv1.Sums
 	valid   bitset
 	bucket  int           // next one
@@ -32,7 +33,7 @@ func (c *check) pending() bool { return c.sums != nil }
 
 // stop ends the comparison. If it was not complete, it will be asked for again.
 func (c *check) stop() {
-	*c = check{demand: c.demand || c.sums != nil || c.sent > 0, refused: c.refused}
+	*c = check{demand: c.demand || c.sums != nil || len(c.want) > 0, refused: c.refused}
 }
 
 // touch leaves out the buckets of events.
@@ -45,7 +46,8 @@ func (c *check) touch(events []residency.Event) {
 	}
 }
 
-// sums takes a node's sums. They are ignored if the index has another state, or had no room for some entries.
+// sums takes a node's sums. They are ignored if others are being compared, or if the index has another state or had no room for
+// some entries.
 func (f *Follower) sums(boot uint64, s *clusterv1.Sums) error {
 	c := &f.check
 	if len(s.Users) != buckets || len(s.Others) != buckets || len(s.Valid) != len(c.valid) {
@@ -54,7 +56,7 @@ func (f *Follower) sums(boot uint64, s *clusterv1.Sums) error {
 	_, _, refused := f.Sink.Index().Entries()
 	full := refused != c.refused
 	c.refused = refused
-	if !f.whole || boot != f.boot || s.Seq != f.seq || full {
+	if c.sums != nil || !f.whole || boot != f.boot || s.Seq != f.seq || full {
 		return nil
 	}
 	*c = check{demand: c.demand, refused: refused, sums: s}
@@ -84,7 +86,7 @@ func (f *Follower) compare(now time.Duration) {
 		f.whole = false
 		f.again(now)
 	case c.sums == nil:
-		f.wantMore()
+		c.want, c.differ = c.differ[:min(len(c.differ), maxRepair)], nil
 	}
 }
 
@@ -99,13 +101,6 @@ func (f *Follower) same(b int) bool {
 		}
 	})
 	return users == f.check.sums.Users[b] && (f.Partial || others == f.check.sums.Others[b])
-}
-
-// wantMore asks for the next buckets that differ.
-func (f *Follower) wantMore() {
-	c := &f.check
-	n := min(len(c.differ), maxRepair)
-	c.want, c.differ, c.sent = c.differ[:n:n], c.differ[n:], n
 }
 
 // repair takes all entries of some buckets.
@@ -123,9 +118,6 @@ func (f *Follower) repair(boot uint64, r *clusterv1.Repair) error {
 		}
 		f.Sink.Replace(f.Node, bucketRange(int(b)), entries)
 		f.Stats.Repaired++
-		if f.check.sent--; f.check.sent == 0 {
-			f.wantMore()
-		}
 	}
 	return nil
 }

@@ -241,12 +241,18 @@ func (f *Follower) heartbeat(boot uint64, h *clusterv1.Heartbeat, now time.Durat
 		f.prove(beat{h.Seq, made})
 	}
 	if known && !h.Draining {
-		beat := route.Heartbeat{
-			At: made + f.rtt/2, Backlog: time.Duration(h.BacklogMs * float64(time.Millisecond)), Alpha: h.Alpha, Shards: h.Shards,
-		}
+		beat := route.Heartbeat{At: made + f.rtt/2, Backlog: duration(h.BacklogMs), Alpha: h.Alpha, Shards: h.Shards}
 		f.Sink.Heard(f.Node, &beat, now)
 	}
 	f.show(now)
+}
+
+// duration returns a number of milliseconds, or an hour if there are more. What is no number is 0.
+func duration(ms float64) time.Duration {
+	if !(ms > 0) {
+		return 0
+	}
+	return time.Duration(min(ms, 3600e3) * float64(time.Millisecond))
 }
 
 // made returns a time before which the node did not make a heartbeat, on the follower's clock.
