@@ -185,6 +185,9 @@ func (r *router) dump() (all map[uint64]residency.Entry, ok bool) {
 	return all, r.Index().Known(1)
 }
 
+// patience is how long tests wait for what need not be fast: machines may be busy, and the race detector slow.
+const patience = 20 * time.Second
+
 // until waits until something holds, and returns how long it took.
 func until(t testing.TB, what string, most time.Duration, f func() bool) time.Duration {
 	t.Helper()
@@ -193,7 +196,7 @@ func until(t testing.TB, what string, most time.Duration, f func() bool) time.Du
 		if time.Since(start) > most {
 			t.Fatalf("after %v: not %s", time.Since(start), what)
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 	return time.Since(start)
 }
@@ -201,7 +204,7 @@ func until(t testing.TB, what string, most time.Duration, f func() bool) time.Du
 // equal waits until the router knows what the node holds.
 func equal(t testing.TB, r *router, n *node) time.Duration {
 	t.Helper()
-	return until(t, "the index equals the node's dump", 2*time.Second, func() bool {
+	return until(t, "the index equals the node's dump", patience, func() bool {
 		got, ok := r.dump()
 		return ok && maps.Equal(got, n.dump())
 	})
@@ -231,7 +234,7 @@ func TestRouterRestarts(t *testing.T) {
 				}
 			}
 		})
-		took := until(t, "the node is known", 2*time.Second, func() bool { return !r.unknown() })
+		took := until(t, "the node is known", patience, func() bool { return !r.unknown() })
 		time.Sleep(100 * time.Millisecond)
 		close(stop)
 		changes.Wait()
@@ -240,6 +243,9 @@ func TestRouterRestarts(t *testing.T) {
 		t.Logf("round %d: %d entries are known after %v, equal %v after the last change; %+v", round, len(n.dump()), took, late, s)
 		if s.Snapshots != 1 || s.Gaps != 0 {
 			t.Errorf("round %d: %+v", round, s)
+		}
+		if took+late > 2*time.Second {
+			t.Errorf("round %d: known after %v and equal after %v, want both within 2 s", round, took, late)
 		}
 		r.stop()
 		if !r.unknown() {
@@ -269,7 +275,7 @@ func TestNodeRestarts(t *testing.T) {
 	equal(t, r2, n)
 	p.cut()
 	n.change(rng, 3000, 500)
-	until(t, "the cut is noticed", 2*time.Second, func() bool { return r2.broken.Load() != nil })
+	until(t, "the cut is noticed", patience, func() bool { return r2.broken.Load() != nil })
 	equal(t, r2, n)
 	after, _ := r2.client.Stats()
 	if after.Snapshots != 1 || before.Boots != 3 {
@@ -385,7 +391,7 @@ func TestLinkStalls(t *testing.T) {
 		n.change(rng, 3000, 4000)
 		time.Sleep(5 * time.Millisecond)
 	}
-	cut := until(t, "the follower is cut off", 3*time.Second, func() bool {
+	cut := until(t, "the follower is cut off", patience, func() bool {
 		n.server.mu.Lock()
 		defer n.server.mu.Unlock()
 		return len(n.server.followers) == 0
@@ -394,7 +400,7 @@ func TestLinkStalls(t *testing.T) {
 		t.Errorf("the node is known: %+v", s)
 	}
 	p.resume()
-	until(t, "the node is known", 4*time.Second, func() bool { return !r.unknown() })
+	until(t, "the node is known", patience, func() bool { return !r.unknown() })
 	t.Logf("unknown after %v, cut off %v after the last change, equal %v after it is known", took, cut, equal(t, r, n))
 }
 
@@ -408,11 +414,11 @@ func TestIndexIsRepaired(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, 1, "", c)
-			n.change(mathrand.New(mathrand.NewPCG(4, 1)), 20_000, 40_000)
+			n.change(mathrand.New(mathrand.NewPCG(4, 1)), 5000, 10_000)
 			r := newRouter(t, n.addr, nil)
 			equal(t, r, n)
 			r.Lock()
-			r.Replace(1, residency.Range{From: 1 << 60, To: 1<<60 + 3<<57}, nil) // 96 buckets, more than one Ask takes
+			r.Replace(1, residency.Range{From: 1 << 60, To: 2<<60 - 1}, nil) // 256 buckets, more than one Ask takes
 			r.Unlock()
 			if got, _ := r.dump(); maps.Equal(got, n.dump()) {
 				t.Fatal("the index is as it was")
@@ -420,12 +426,15 @@ func TestIndexIsRepaired(t *testing.T) {
 			if name == "asked" {
 				r.client.Compare()
 			}
-			took := until(t, "the index is repaired", 10*time.Second, func() bool {
+			took := until(t, "the index is repaired", patience, func() bool {
+				if s, _ := r.client.Stats(); s.Repaired <= 64 { // dumps are slow
+					return false
+				}
 				got, ok := r.dump()
 				return ok && maps.Equal(got, n.dump())
 			})
 			s, _ := r.client.Stats()
-			if s.Repaired < 64 || s.Repaired > 110 || s.Snapshots != 1 {
+			if s.Repaired <= 64 || s.Repaired > 256 || s.Snapshots != 1 {
 				t.Errorf("%+v", s)
 			}
 			t.Logf("repaired after %v: %+v", took, s)
@@ -444,7 +453,7 @@ func TestStrangers(t *testing.T) {
 		"secret": {func(c *ClientConfig) { c.Follower.Secret[15]++ }, feed.ErrSecret.Error()},
 	} {
 		r := newRouter(t, n.addr, c.edit)
-		until(t, "the client is told", 2*time.Second, func() bool { return r.broken.Load() != nil })
+		until(t, "the client is told", patience, func() bool { return r.broken.Load() != nil })
 		if err := *r.broken.Load(); !strings.Contains(err.Error(), c.want) || !r.unknown() {
 			t.Errorf("another %s: %v", name, err)
 		}
@@ -497,7 +506,7 @@ func TestCredentials(t *testing.T) {
 	other := certificate(t, nil)
 	for name, edit := range map[string]func(c *ClientConfig){"plain": nil, "none": with(), "foreign": with(certificate(t, &other))} {
 		r := newRouter(t, n.addr, edit)
-		until(t, "the client is refused", 3*time.Second, func() bool { return r.broken.Load() != nil })
+		until(t, "the client is refused", patience, func() bool { return r.broken.Load() != nil })
 		if s, known := r.client.Stats(); known || s.Snapshots != 0 {
 			t.Errorf("a client with credentials %q reads the feed", name)
 		}
