@@ -1,0 +1,81 @@
+// Package status has the words in which a process describes its cluster. They are JSON at GET /v1/cluster of the admin listener.
+package status
+
+// Cluster is the cluster as one process sees it.
+type Cluster struct {
+	Name        string `json:"name"`
+	Self        string `json:"self"`        // this process's node
+	Coordinator string `json:"coordinator"` // up or away
+	Epoch       uint64 `json:"epoch"`       // of the membership, as this process counts
+	Routing     string `json:"routing"`     // policy
+	Nodes       []Node `json:"nodes"`       // by id
+	// Placement is nil if no map was published.
+	Placement *Placement `json:"placement,omitempty"`
+	// Transfers are what this process fetched from others and sent to them.
+	Transfers []Transfer `json:"transfers,omitempty"`
+	// Changes are the last changes of nodes' states, the newest first, at most 50.
+	Changes []Change `json:"changes,omitempty"`
+}
+
+// Node is a member.
+type Node struct {
+	ID       string   `json:"id"`
+	State    string   `json:"state"` // ACTIVE, LEASE_LOST, SUSPECT
+	Drained  bool     `json:"drained"`
+	Ejected  bool     `json:"ejected"` // gets no requests but probes, because it is slower than predicted
+	Roles    []string `json:"roles"`
+	API      string   `json:"api"`  // host:port of its public API
+	Peer     string   `json:"peer"` // host:port for other nodes
+	Boot     string   `json:"boot"`
+	Zone     string   `json:"zone,omitempty"`
+	Numerics string   `json:"numerics,omitempty"` // class of devices that compute the same bits
+	Models   []Model  `json:"models,omitempty"`
+	Routed   int64    `json:"routed"` // requests that this process sent there
+	Failed   int64    `json:"failed"` // of these
+}
+
+// Model is what a process knows about a model on a node.
+type Model struct {
+	Name      string  `json:"name"`
+	Version   string  `json:"version"`
+	BacklogMs float64 `json:"backlog_ms"` // predicted time until its queue is empty
+	Entries   int     `json:"entries"`    // of KV, in this process's index
+	Known     bool    `json:"known"`      // the index is up to date
+	AgeMs     float64 `json:"age_ms"`     // since the last proof of that
+	ErrorMs   float64 `json:"error_ms"`   // smoothed actual − predicted
+}
+
+// Placement is the placement map in use.
+type Placement struct {
+	Epoch uint64 `json:"epoch"`
+	Kind  string `json:"kind"`
+	// Items and Bytes are by node.
+	Nodes []Held `json:"nodes"`
+	Moved int64  `json:"moved_bytes"` // still to be filled
+}
+
+// Held is a node's part of a placement map.
+type Held struct {
+	ID    string `json:"id"`
+	Items int    `json:"items"`
+	Bytes int64  `json:"bytes"`
+}
+
+// Transfer counts blocks that moved between two nodes.
+type Transfer struct {
+	From   string  `json:"from"`
+	To     string  `json:"to"`
+	Blocks int64   `json:"blocks"`
+	Bytes  int64   `json:"bytes"`
+	Late   int64   `json:"late"` // that did not arrive in time, and were computed
+	RateMB float64 `json:"rate_mb_s"`
+	TripMs float64 `json:"trip_ms"`
+}
+
+// Change is a change of a node's state.
+type Change struct {
+	At   string `json:"at"` // RFC 3339 with milliseconds
+	Node string `json:"node"`
+	From string `json:"from"` // "" if it joined
+	To   string `json:"to"`   // ACTIVE, LEASE_LOST, SUSPECT, GONE
+}
