@@ -63,6 +63,7 @@ var routes = map[string]*route{
 	"/v1/catalog":          {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
 	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postActivate}},
 	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postRollback}},
+	"/v1/cluster":          {op: "cluster", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getCluster}},
 	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
 	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
 	"/v2/health/ready":     {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
@@ -107,6 +108,9 @@ func findRoute(u *url.URL) (*route, string) {
 	if file, ok := strings.CutPrefix(path, assets); ok && dashboard.Has(file) {
 		return assetRoute, file
 	}
+	if strings.HasPrefix(path, nodes) {
+		return findNode(path)
+	}
 	for prefix, rt := range routesByID {
 		rest, ok := strings.CutPrefix(path, prefix)
 		if user, events := strings.CutSuffix(rest, "/events"); ok && events && prefix == "/v1/users/" {
@@ -130,8 +134,8 @@ func findRoute(u *url.URL) (*route, string) {
 // Handler serves the API, health, metrics and the dashboard over HTTP, without gRPC.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
-// AdminHandler serves /debug/pprof, health, metrics, and reloads and rollbacks of models. It needs no key, so it
-// belongs on a listener that only operators reach.
+// AdminHandler serves /debug/pprof, health, metrics, reloads and rollbacks of models, and the cluster. It needs no key,
+// so it belongs on a listener that only operators reach.
 func (s *Server) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -147,19 +151,25 @@ func (s *Server) AdminHandler() http.Handler {
 	for _, path := range []string{"/v2/health/", "/health", "/livez", "/readyz"} {
 		mux.Handle(path, open)
 	}
-	mux.HandleFunc("POST /v1/models/", s.adminModels)
+	for _, path := range []string{"POST /v1/models/", "GET /v1/cluster", "POST /v1/cluster/nodes/"} {
+		mux.HandleFunc(path, s.adminCall)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.write(w, r, reply{}, serve.Errorf(serve.NotFound, "", "no %s here: this is the admin listener", serve.Quoted(r.URL.Path)))
 	})
 	return mux
 }
 
-// adminModels reloads and rolls back models. The admin listener needs no key.
-func (s *Server) adminModels(w http.ResponseWriter, r *http.Request) {
+// adminCall answers calls for models and the cluster. The admin listener needs no key.
+func (s *Server) adminCall(w http.ResponseWriter, r *http.Request) {
 	rt, name := findRoute(r.URL)
 	var rep reply
 	err := error(serve.Errorf(serve.NotFound, "", "no %s here: this is the admin listener", serve.Quoted(r.URL.Path)))
-	if h := rt.methods[http.MethodPost]; rt.op == "reload" && h != nil {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	if h := rt.methods[method]; (rt.op == "reload" || rt.op == "cluster") && h != nil {
 		body := s.meter(w, r, "", false)
 		defer body.free()
 		if err = s.receive(w, r); err == nil {

@@ -22,6 +22,9 @@ func TestOpenAPIListsEveryCall(t *testing.T) {
 	for verb, rt := range modelVerbs {
 		have["/v1/models/{id}"+verb] = rt
 	}
+	for verb, rt := range nodeVerbs {
+		have[nodes+"{id}"+verb] = rt
+	}
 	for path, rt := range routes {
 		if rt.op != "page" && rt.op != "openapi" {
 			have[path] = rt

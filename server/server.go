@@ -51,6 +51,9 @@ type Config struct {
 	// TLS is used by the HTTP and gRPC listeners; nil: no TLS.
 	TLS *tls.Config
 
+	// Fleet is the cluster that this process belongs to; nil: none.
+	Fleet Fleet
+
 	Version string // shown on the dashboard
 }
 

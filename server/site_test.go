@@ -55,7 +55,8 @@ func TestForeignHostsAreRefusedWithoutKeys(t *testing.T) {
 			t.Errorf("health for any host: %d, want 200", got)
 		}
 	}
-	for _, path := range []string{"/debug/pprof/heap", "/debug/pprof/cmdline", "/metrics", "/v1/models/id:reload"} {
+	for _, path := range []string{"/debug/pprof/heap", "/debug/pprof/cmdline", "/metrics", "/v1/models/id:reload", "/v1/cluster",
+		"/v1/cluster/nodes/n1:drain"} {
 		method := "GET"
 		if strings.HasPrefix(path, "/v1") {
 			method = "POST"
