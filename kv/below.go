@@ -403,9 +403,13 @@ func (s *Store) clean(l *level, n int, more func() bool) bool {
 // metadata, which has a limit of 64 KiB.
 const MostBelow = (64<<10 - 5) / 4 / ChainTokens * ChainTokens
 
-// The metadata of an entry on disk: its kind, its length, and a user's tokens.
+// The metadata of an entry on disk or on its way to another node: its kind, its length, and a user's tokens.
 func encodeMeta(kind plan.Kind, length int, tokens []int32) []byte {
-	b := binary.LittleEndian.AppendUint32([]byte{byte(kind)}, uint32(length))
+	return appendMeta(nil, kind, length, tokens)
+}
+
+func appendMeta(b []byte, kind plan.Kind, length int, tokens []int32) []byte {
+	b = binary.LittleEndian.AppendUint32(append(b, byte(kind)), uint32(length))
 	for _, t := range tokens {
 		b = binary.LittleEndian.AppendUint32(b, uint32(t))
 	}
@@ -565,7 +569,7 @@ func (s *Store) fetch(key plan.Key) (plan.Tier, error) {
 	}
 	p := newPublished(key, kind, tokens, e)
 	p.Fetched()
-	if !s.publish(p, to) {
+	if !s.publish(p, to, nil) {
 		return plan.Missing, nil
 	}
 	return to.place, nil

@@ -22,6 +22,9 @@
 // goes and which entry is written to disk. The store asks it under its lock, copies without the lock,
 // and reports the result.
 //
+// Other nodes of a cluster read entries by Lend and send them to an Arrival. What arrives is published as if it had been
+// computed here. Deletes take precedence over arrivals.
+//
 // Lock order: Store.mu, then the pool's lock or that of the disk's index.
 package kv
 
@@ -98,6 +101,7 @@ type Entry struct {
 	bytes  int64    // size of the chunks, spare room included
 	view   bool     // made by Match, and recycled for another one
 	refs   atomic.Int32
+	sum    atomic.Uint64 // checksum of the content as lent, above it bit 32; 0: not known
 }
 
 // newEntry returns an entry without chunks and with one reference.
@@ -173,15 +177,18 @@ type Store struct {
 	memory    *record.Room          // records the order in which chunks are allocated and freed
 	inPlace   func(*published) bool // usableInPlace
 
-	mu      sync.Mutex
-	checks  checks
-	books   *residency.Core[body] // which level holds which entry
-	moved   *sync.Cond            // signalled when the copy of an entry ended
-	soiled  []*chunk              // chunks that could not be zeroed
-	staging [2]stage              // for writes to disk, and for reads
-	known   *radix.Tree[run]
-	path    []*node     // nodes of the last Match
-	views   chan *Entry // released views, for the next Match
+	mu       sync.Mutex
+	checks   checks
+	books    *residency.Core[body] // which level holds which entry
+	moved    *sync.Cond            // signalled when the copy of an entry ended
+	soiled   []*chunk              // chunks that could not be zeroed
+	staging  [2]stage              // for writes to disk, and for reads
+	lending  chan *stage           // free stages of loans
+	staged   atomic.Int64          // bytes of arrivals that wait outside of the device's memory
+	arrivals map[plan.Key]*Arrival // entries that may come from other nodes
+	known    *radix.Tree[run]
+	path     []*node     // nodes of the last Match
+	views    chan *Entry // released views, for the next Match
 }
 
 // published is an entry on the books, guarded by Store.mu.
@@ -212,8 +219,11 @@ func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
 		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens},
 		known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
-		owners:  map[plan.Key]uint32{},
+		owners: map[plan.Key]uint32{}, lending: make(chan *stage, maxStaged),
 		dropped: func(plan.Key, plan.Kind) {}, forgotten: func(plan.Key) {},
+	}
+	for range maxStaged {
+		s.lending <- &stage{}
 	}
 	s.moved, s.inPlace = sync.NewCond(&s.mu), s.usableInPlace
 	s.top = newLevel(p, &shape)
@@ -372,12 +382,12 @@ func (s *Store) Publish(kind plan.Kind, key plan.Key, tokens []int32, e *Entry) 
 func (s *Store) PublishFor(owner uint32, kind plan.Kind, key plan.Key, tokens []int32, e *Entry) {
 	p := newPublished(key, kind, tokens, e)
 	p.Owner = owner
-	s.publish(p, s.top)
+	s.publish(p, s.top, nil)
 }
 
-// publish puts an entry on a level and reports whether the entry can be found there. A clean entry was read
-// from disk; it is not published if its key was deleted meanwhile.
-func (s *Store) publish(p *published, to *level) bool {
+// publish puts an entry on a level and reports whether the entry can be found there. A clean entry was read from disk, and one with
+// an arrival comes from another node; these are not published if their key was deleted meanwhile.
+func (s *Store) publish(p *published, to *level, from *Arrival) bool {
 	s.mu.Lock()
 	for s.books.Full(to.index) && s.books.Get(p.Key) == nil {
 		s.mu.Unlock()
@@ -386,11 +396,11 @@ func (s *Store) publish(p *published, to *level) bool {
 		}
 		s.mu.Lock()
 	}
-	if p.Clean() && s.below.condemned(p.Key) {
-		s.mu.Unlock()
-		return false
-	}
 	was := s.books.Get(p.Key)
+	if p.Clean() && s.below.condemned(p.Key) || from != nil && (from.deleted || from.covered(was)) {
+		s.mu.Unlock()
+		return from != nil && !from.deleted
+	}
 	same := was != nil && was.Value.entry == p.Value.entry
 	if s.rec.On() {
 		s.recordPublish(p, to, same)
@@ -585,6 +595,9 @@ func (s *Store) takeAll(keys []plan.Key) (gone []taken) {
 	for some := range slices.Chunk(keys, deleteAtOnce) {
 		s.mu.Lock()
 		for _, key := range some {
+			if a := s.arrivals[key]; a != nil {
+				a.deleted = true
+			}
 			known, ok := s.books.Lookup(key)
 			if !ok {
 				continue
@@ -660,6 +673,9 @@ func (s *Store) Close() {
 	}
 	for i := range s.staging {
 		s.staging[i].free()
+	}
+	for range len(s.lending) {
+		(<-s.lending).free()
 	}
 	for _, c := range s.soiled {
 		s.freeRun(c)

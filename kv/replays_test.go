@@ -91,7 +91,7 @@ func randomStore(t *testing.T, way, policy string, rec *record.Room) {
 	mark := func(k plan.Key) byte { return k[0]*3 + k[1]*7 }
 	for step := range 2500 {
 		key := plan.Key{byte(rng.IntN(40)), 1}
-		switch rng.IntN(10) {
+		switch rng.IntN(11) {
 		case 0, 1, 2:
 			if e, _ := s.Get(key); e != nil {
 				check(t, e, e.len, mark(key))
@@ -102,6 +102,19 @@ func randomStore(t *testing.T, way, policy string, rec *record.Room) {
 				s.Publish(plan.Item, key, nil, e)
 				e.Release()
 			}
+		case 10: // another node reads an item, or sends one
+			var l Loan
+			if s.Lend(t.Context(), key, 0, 0, &l) == nil {
+				s.Return(&l)
+				continue
+			}
+			n := 1 + int(key[0])*5%70
+			a, _ := s.Expect(0, plan.Item, key, nil, n)
+			pieces, err := a.Place(encodeMeta(plan.Item, n, nil), int64(shape.ChunkBytes(n, false)))
+			for _, b := range pieces {
+				copy(b, content(n, mark(key)))
+			}
+			a.End(err == nil)
 		case 3, 4: // a user who has more tokens than before
 			user := plan.Key{byte(rng.IntN(12)), 2}
 			tokens := make([]int32, 1+rng.IntN(200))

@@ -170,6 +170,8 @@ func (s *store) step(op string, v *record.Values) {
 		}
 	case "find":
 		s.find(v.Key(), v.Bool())
+	case "read":
+		c.Read(v.Key())
 	case "need":
 		s.need = &need{level: s.level(v)}
 	case "moved":
