@@ -98,11 +98,20 @@ func (c *askFlags) ask(w *cli.World, path string, body []byte, into any, table f
 	return table()
 }
 
+// serverURL parses the flag --server.
+func serverURL(s string) (*url.URL, error) {
+	base, err := url.Parse(s)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
+		return nil, cli.Usagef("--server %q is not an address such as http://127.0.0.1:8080", s)
+	}
+	return base, nil
+}
+
 // post sends a request and returns the body of a good answer.
 func (c *askFlags) post(w *cli.World, path string, body []byte) ([]byte, error) {
-	base, err := url.Parse(c.Server)
-	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
-		return nil, cli.Usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
+	base, err := serverURL(c.Server)
+	if err != nil {
+		return nil, err
 	}
 	op := strings.TrimPrefix(path, "/v1/")
 	req, err := http.NewRequestWithContext(w.Ctx, http.MethodPost, base.JoinPath(path).String(), bytes.NewReader(body))

@@ -19,6 +19,7 @@ type commands struct {
 	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
 	Health     healthCmd     `cmd:"" help:"Check that a server is ready."`
+	Cluster    clusterCmd    `cmd:"" help:"Show a cluster, take nodes out and back."`
 	Key        keyCmd        `cmd:"" help:"Make an API key."`
 	Eval       evalCmd       `cmd:"" help:"Measure how good rankings and recommendations are."`
 	Sim        simCmd        `cmd:"" help:"Simulate a fleet in virtual time: how many nodes, which policies."`

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"grebe/cluster/status"
+	"grebe/internal/human"
+)
+
+// clusterWidth is the number of columns that the text has room for.
+const clusterWidth = 100
+
+// clusterChanges is the number of changes that are shown.
+const clusterChanges = 8
+
+// clusterText describes a cluster to people.
+func clusterText(s *status.Cluster) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Cluster %s, as %s sees it. Coordinator %s, epoch %d, routing %s.\n\n", s.Name, s.Self, s.Coordinator, s.Epoch, s.Routing)
+	heads, rows := nodeRows(s)
+	if lineWidth(columns(heads, rows)) > clusterWidth { // the addresses are in the JSON too
+		heads = heads[:len(heads)-1]
+		for i := range rows {
+			rows[i] = rows[i][:len(heads)]
+		}
+	}
+	writeTable(&b, heads, rows, 3)
+	for _, note := range clusterNotes(s) {
+		fmt.Fprintf(&b, "\n%s\n", wrapped(note))
+	}
+	if p := s.Placement; p != nil {
+		fmt.Fprintf(&b, "\nPlacement %s, epoch %d", p.Kind, p.Epoch)
+		if p.Moved > 0 {
+			fmt.Fprintf(&b, ", %s to be filled", human.Bytes(p.Moved))
+		}
+		b.WriteString("\n\n")
+		held := make([][]string, 0, len(p.Nodes))
+		for _, n := range p.Nodes {
+			held = append(held, []string{cut(n.ID), count(int64(n.Items)), human.Bytes(n.Bytes)})
+		}
+		writeTable(&b, []string{"node", "items", "size"}, held, 1)
+	}
+	if len(s.Transfers) > 0 {
+		b.WriteString("\nBlocks of KV between nodes\n\n")
+		moved := make([][]string, 0, len(s.Transfers))
+		for _, t := range s.Transfers {
+			moved = append(moved, []string{cut(t.From), cut(t.To), count(t.Blocks), human.Bytes(t.Bytes), count(t.Late),
+				fmt.Sprintf("%.0f MB/s", t.RateMB), millis(t.TripMs)})
+		}
+		writeTable(&b, []string{"from", "to", "blocks", "size", "late", "rate", "trip"}, moved, 2)
+	}
+	if len(s.Changes) > 0 {
+		b.WriteString("\nLast changes\n\n")
+		for _, c := range s.Changes[:min(len(s.Changes), clusterChanges)] {
+			fmt.Fprintf(&b, "%s  %s  %s\n", clock(c.At), cut(c.Node), changeText(c))
+		}
+	}
+	return b.String()
+}
+
+// nodeRows returns the columns of the nodes. The last one is the address.
+func nodeRows(s *status.Cluster) (heads []string, rows [][]string) {
+	heads = []string{"node", "state", "roles", "backlog", "entries", "age", "routed", "failed", "address"}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		var backlog, age float64
+		entries, known := 0, len(n.Models) > 0
+		for _, m := range n.Models {
+			backlog, age = max(backlog, m.BacklogMs), max(age, m.AgeMs)
+			entries += m.Entries
+			known = known && m.Known
+		}
+		row := []string{cut(n.ID), nodeState(n), strings.Join(n.Roles, ","), millis(backlog), count(int64(entries)), millis(age),
+			count(n.Routed), count(n.Failed), n.API}
+		switch {
+		case n.ID == s.Self: // it needs no feed of itself
+			row[0] += " *"
+			row[5] = "-"
+		case len(n.Models) == 0:
+			row[3], row[4], row[5] = "-", "-", "-"
+		case !known:
+			row[4] = "unknown"
+		}
+		rows = append(rows, row)
+	}
+	return heads, rows
+}
+
+func nodeState(n *status.Node) string {
+	out := n.State
+	if n.Drained {
+		out += ",drained"
+	}
+	if n.Ejected {
+		out += ",ejected"
+	}
+	return out
+}
+
+// clusterNotes says what an operator may want to act on.
+func clusterNotes(s *status.Cluster) (out []string) {
+	if s.Coordinator != "up" {
+		out = append(out, "The coordinator does not answer. Requests are served; nodes neither join nor leave until it is back. "+
+			"`grebe doctor -c FILE` on a node tries to reach it.")
+	}
+	versions := map[string]map[string][]string{} // nodes by model and version
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for _, m := range n.Models {
+			if versions[m.Name] == nil {
+				versions[m.Name] = map[string][]string{}
+			}
+			versions[m.Name][m.Version] = append(versions[m.Name][m.Version], cut(n.ID))
+		}
+		if n.Ejected {
+			out = append(out, cut(n.ID)+
+				" answers slower than predicted, so it gets probes alone until it recovers. Look at its load and its log.")
+		}
+	}
+	for _, model := range slices.Sorted(maps.Keys(versions)) {
+		by := versions[model]
+		if len(by) < 2 {
+			continue
+		}
+		var parts []string
+		for _, v := range slices.Sorted(maps.Keys(by)) {
+			parts = append(parts, fmt.Sprintf("%.12s on %s", v, strings.Join(by[v], " ")))
+		}
+		out = append(out, fmt.Sprintf("Nodes have different checkpoints of model %s, and share no KV of it: %s. "+
+			"Reload it on those that are behind.", model, strings.Join(parts, "; ")))
+	}
+	return out
+}
+
+// wrapped breaks a text into lines.
+func wrapped(text string) string {
+	var b strings.Builder
+	at := 0
+	for word := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case at == 0:
+		case at+1+n > clusterWidth:
+			b.WriteByte('\n')
+			at = 0
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += n
+	}
+	return b.String()
+}
+
+// changeText describes a change of a node's state.
+func changeText(c status.Change) string {
+	if c.From == "" {
+		return "joined, " + c.To
+	}
+	return c.From + " -> " + c.To
+}
+
+// clock returns the local time of day of a time in RFC 3339.
+func clock(at string) string {
+	t, err := time.Parse(time.RFC3339, at)
+	if err != nil {
+		return at
+	}
+	return t.Local().Format("15:04:05.000")
+}
+
+// cut shortens an id that would take too much of a line.
+func cut(id string) string {
+	const most = 20
+	if utf8.RuneCountInString(id) <= most {
+		return id
+	}
+	return string([]rune(id)[:most-1]) + "…"
+}
+
+func millis(ms float64) string {
+	switch {
+	case ms >= 100_000:
+		return fmt.Sprintf("%.0f s", ms/1000)
+	case ms >= 1000:
+		return fmt.Sprintf("%.1f s", ms/1000)
+	case ms >= 100:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return fmt.Sprintf("%.1f ms", ms)
+}
+
+// count writes a number with a comma between thousands.
+func count(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// columns returns the width of each column.
+func columns(heads []string, rows [][]string) []int {
+	out := make([]int, len(heads))
+	for _, row := range append([][]string{heads}, rows...) {
+		for i, c := range row {
+			out[i] = max(out[i], utf8.RuneCountInString(c))
+		}
+	}
+	return out
+}
+
+func lineWidth(widths []int) int {
+	total := 2 * (len(widths) - 1)
+	for _, w := range widths {
+		total += w
+	}
+	return total
+}
+
+// writeTable writes a table. The first left columns and the column "address" hold text, the others numbers.
+func writeTable(b *strings.Builder, heads []string, rows [][]string, left int) {
+	widths := columns(heads, rows)
+	for _, row := range append([][]string{heads}, rows...) {
+		var line strings.Builder
+		for i, c := range row {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			if i < left || heads[i] == "address" {
+				fmt.Fprintf(&line, "%-*s", widths[i], c)
+			} else {
+				fmt.Fprintf(&line, "%*s", widths[i], c)
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}
