@@ -1,11 +1,12 @@
 // The frame: tabs, the server's state, and which view is open.
 import { getJSON } from "./api.js";
 import { openCatalog } from "./catalog.js";
+import { startFleet, showFleet } from "./fleet.js";
 import { startLive } from "./live.js";
 import { openPlayground } from "./playground.js";
 
 const tabs = [...document.querySelectorAll('[role="tab"]')];
-const opens = { playground: openPlayground, catalog: openCatalog };
+const opens = { playground: openPlayground, catalog: openCatalog, fleet: showFleet };
 
 function show(tab, focus = true) {
   for (const t of tabs) {
@@ -48,5 +49,6 @@ const current = () => tabs.find((t) => t.getAttribute("aria-selected") === "true
 document.addEventListener("key", () => show(current(), false));
 setInterval(() => { if (current().id === "tab-catalog" && !document.hidden) openCatalog(); }, 5000);
 startLive();
+if (document.getElementById("fleet")) startFleet(); // else the server belongs to no cluster
 state();
 show(tabs.find((t) => "#" + t.getAttribute("aria-controls") === location.hash) || tabs[0], false);

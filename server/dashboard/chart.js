@@ -14,7 +14,7 @@ function niceTop(v) {
 }
 
 export class Chart {
-  // options: title, unit, stacked, names (fixed series), limit (a dashed line), explain.
+  // options: title, unit, stacked, names (fixed series), limit (a dashed line), explain, calm (red is not the first colour).
   constructor(options) {
     this.options = options;
     this.names = [...(options.names || [])];
@@ -45,12 +45,12 @@ export class Chart {
   }
 
   draw() {
-    const { unit = "", stacked, limit } = this.options;
+    const { unit = "", stacked, limit, calm } = this.options;
     const top = this.top();
     const slots = Math.max(LEAST, this.points.length);
     const x = (i) => LEFT + (W - LEFT) * (slots - this.points.length + i) / (slots - 1);
     const y = (v) => TOP + (H - TOP - BOTTOM) * (1 - v / top);
-    const colour = (s) => "s" + (stacked ? s : s + 1) % 8; // lines leave the first one to the limit
+    const colour = (s) => "s" + (stacked && !calm ? s : s + 1) % 8; // lines leave the first one to the limit
     const parts = [0, 0.5, 1].flatMap((f) => [
       svg("line", { class: "rule", x1: LEFT, x2: W, y1: y(f * top), y2: y(f * top) }),
       svg("text", { class: "axis", x: LEFT - 4, y: y(f * top) + 3, "text-anchor": "end" }, short(f * top)),

@@ -1,4 +1,5 @@
-// Package dashboard is the web page at /: what the server is doing, a playground for its models, and its catalog.
+// Package dashboard is the web page at /: what the server is doing, a playground for its models, its catalog, and the
+// cluster that it belongs to.
 //
 // The page consists of the files in this folder. There is no build step, and nothing is loaded from other hosts. The
 // page gets its data from the server's API, with the key that the reader enters, so it needs no access of its own.
@@ -24,6 +25,7 @@ var page = template.Must(template.ParseFS(files, "index.html"))
 type About struct {
 	Node, Version string
 	SLOMillis     int64
+	Fleet         bool // the server belongs to a cluster
 }
 
 // Page returns the page.

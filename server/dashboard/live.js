@@ -22,6 +22,12 @@ const charts = {
 };
 
 let before = null;
+const readers = []; // other views of the metrics
+
+// eachReading calls a function with two readings, the seconds between them and the time.
+export function eachReading(reader) {
+  readers.push(reader);
+}
 
 function outcome(code) {
   if (code === "429") return "shed";
@@ -76,7 +82,7 @@ function indexing(metrics) {
 async function read() {
   const text = await getText("/metrics");
   const time = performance.now(), metrics = parse(text);
-  if (before) show(metrics, before.metrics, (time - before.time) / 1000, time);
+  if (before) for (const reader of [show, ...readers]) reader(metrics, before.metrics, (time - before.time) / 1000, time);
   indexing(metrics);
   charts.boundary.figure.hidden = !metrics.grebe_pool_boundary;
   before = { metrics, time };
