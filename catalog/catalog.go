@@ -69,6 +69,10 @@ type Options struct {
 	TrackDeletions bool
 	// TrackUnknown has TrackDeletions record users whom the catalog does not have too: caches may have something of them.
 	TrackUnknown bool
+	// Replicated gives a catalog on disk a log of its rounds, which other nodes follow. It takes writes once Attach was called.
+	// MaxHistory MUST be the same on all nodes.
+	Replicated bool
+	LogBytes   int64 // of the log's records that are kept, about; 64 MiB
 
 	disk   vfs.FS       // where the folder is; default: the system's. Tests put power cuts behind it.
 	Logger *slog.Logger // nothing is logged
@@ -88,6 +92,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.SweepDelay <= 0 {
 		o.SweepDelay = time.Second
+	}
+	if o.LogBytes <= 0 {
+		o.LogBytes = 64 << 20
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -113,11 +120,13 @@ type userEntry struct {
 
 // Catalog holds items and users. It is safe for concurrent use.
 type Catalog struct {
-	opt   Options
-	store *store // nil: in memory alone
-	id    string
+	opt    Options
+	store  *store      // nil: in memory alone
+	log    *replicated // nil: not replicated
+	member bool        // the files are a cluster's, and this catalog is not replicated: it takes no writes
 
 	mu      sync.RWMutex
+	id      string
 	items   map[string]*itemEntry
 	users   map[string]*userEntry
 	totals  totals

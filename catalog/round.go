@@ -37,17 +37,29 @@ type round struct {
 	done   []string // users whose records of a deletion go
 	batch  *batch   // nil: in memory alone
 	from   string   // the import of the writer whose turn it is
+	term   uint64   // of the record in the log; 0: none
+	data   []byte   // of that record
+}
+
+// newRound returns an empty round, and who is to be told of it.
+func (c *Catalog) newRound() (r *round, watches []func(Change)) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return &round{
+		c: c, totals: c.totals, items: map[string]*itemEntry{}, users: map[string]*userEntry{},
+		nItems: len(c.items), nUsers: len(c.users),
+	}, c.watches
 }
 
 func (c *Catalog) round(group []*writer) {
-	c.mu.RLock()
-	r := &round{
-		c: c, totals: c.totals, items: map[string]*itemEntry{}, users: map[string]*userEntry{},
-		nItems: len(c.items), nUsers: len(c.users),
+	failed := c.Failed()
+	if f := group[0].alone; f != nil {
+		if group[0].err = failed; failed == nil {
+			group[0].err = f()
+		}
+		return
 	}
-	failed := c.failed
-	watches := c.watches
-	c.mu.RUnlock()
+	r, watches := c.newRound()
 	if failed == nil && c.store != nil {
 		r.batch = c.store.batch()
 		defer r.batch.close()
@@ -55,6 +67,10 @@ func (c *Catalog) round(group []*writer) {
 	for _, w := range group {
 		if failed != nil {
 			w.fail(failed)
+			continue
+		}
+		if err := r.admit(w); err != nil {
+			w.fail(err)
 			continue
 		}
 		r.from = w.from
@@ -67,34 +83,74 @@ func (c *Catalog) round(group []*writer) {
 	if failed != nil {
 		return
 	}
-	if err := r.commit(); err != nil {
-		err = fmt.Errorf("%w: %w", ErrFailed, err)
-		c.opt.Logger.Error("the catalog takes no more writes", "error", err)
-		c.mu.Lock()
-		c.failed = err
-		c.mu.Unlock()
+	logged, err := r.commit()
+	if err != nil {
+		err = c.fail(err)
 		for _, w := range group {
 			w.fail(err)
 		}
 		return
 	}
+	if logged.Index > 0 {
+		if err := c.log.outside().Commit(logged.Mark); err != nil {
+			c.log.wait(logged)
+			for _, w := range group {
+				w.fail(fmt.Errorf("%w: %w", ErrUncertain, err))
+			}
+			return
+		}
+	}
 	r.publish()
+	if logged.Index > 0 {
+		c.log.showed(logged.Mark, r.deletes())
+	}
 	r.tell(watches)
 }
 
-// commit makes the round durable.
-func (r *round) commit() error {
+// admit reports why a writer cannot make its changes here and now.
+func (r *round) admit(w *writer) (err error) {
+	c := r.c
+	switch {
+	case !w.shared():
+	case c.member:
+		return ErrMember
+	case c.log != nil && r.term == 0:
+		r.term, err = c.log.term()
+	}
+	return err
+}
+
+// log adds a change to the round's record.
+func (r *round) log(e entry) {
+	if r.c.log != nil {
+		e.from = r.from
+		r.data = appendEntry(r.data, e)
+	}
+}
+
+// commit makes the round durable. It returns the record that it added to the log; without an index if it added none.
+func (r *round) commit() (logged Record, err error) {
 	for _, id := range r.gone {
 		r.batch.intend(id, max(1, r.totals.version))
 	}
 	if r.batch == nil || r.batch.empty() && r.totals.version == r.c.totals.version {
-		return nil
+		return Record{}, nil
 	}
-	if err := r.batch.commit(r.totals.version); err != nil {
-		return err
+	version, written := r.totals.version, func() {}
+	if l := r.c.log; l != nil {
+		if len(r.data) > 0 {
+			logged = Record{Mark{r.term, l.last.Index + 1}, r.data}
+			written = l.extend(r.batch, []Record{logged}, version)
+		} else {
+			version = l.version // records may wait to be shown
+		}
 	}
-	r.c.store.db.SetNote(pebbleopen.Note{r.totals.version, uint64(r.nItems), uint64(r.nUsers)})
-	return nil
+	if err := r.batch.commit(version); err != nil {
+		return Record{}, err
+	}
+	written()
+	r.c.store.db.SetNote(pebbleopen.Note{version, uint64(r.nItems), uint64(r.nUsers)})
+	return logged, nil
 }
 
 // publishAtOnce bounds the map operations during which readers wait.
@@ -207,8 +263,9 @@ func (r *round) mutate(m *mutation) {
 		r.clearDeletions()
 	case endImport:
 		m.version = r.add(step{ended: true})
+		r.log(entry{kind: endsImport, version: m.version})
 	case sweepDone:
-		if r.batch != nil && r.c.store.sweeper.Idle() && !r.deletes() {
+		if r.batch != nil && r.c.store.sweeper.Idle() && !r.deletes() && !r.c.log.waits() && !r.c.log.owesSweep() {
 			r.batch.unmark()
 		}
 	}
@@ -268,6 +325,7 @@ func (r *round) putItem(m *mutation) {
 	m.Created, m.Changed = old == nil, true
 	if r.batch != nil {
 		r.batch.put(false, m.id, m.item.version, m.record)
+		r.log(entry{kind: putsItem, version: m.item.version, record: m.record})
 	}
 }
 
@@ -279,11 +337,12 @@ func (r *round) deleteItem(m *mutation) {
 	r.nItems--
 	r.totals.bytes -= old.size
 	r.totals.digest = r.totals.digest.minus(old.digest)
-	r.add(step{id: m.id, oldItem: old, deletion: true})
+	version := r.add(step{id: m.id, oldItem: old, deletion: true})
 	r.items[m.id] = nil
 	m.Changed = true
 	if r.batch != nil {
 		r.batch.delete(false, m.id)
+		r.log(entry{kind: deletesItem, version: version, id: m.id})
 	}
 }
 
@@ -299,6 +358,7 @@ func (r *round) putUser(m *mutation) {
 	m.Created, m.Changed = old == nil, true
 	if r.batch != nil {
 		r.batch.put(true, m.id, m.user.version, m.record)
+		r.log(entry{kind: putsUser, version: m.user.version, record: m.record})
 	}
 }
 
@@ -325,18 +385,21 @@ func (r *round) replaceUser(old, e *userEntry) error {
 
 func (r *round) deleteUser(m *mutation) {
 	old := r.user(m.id)
-	if old == nil {
+	if old == nil && r.c.log == nil {
 		if r.batch != nil && r.c.opt.TrackDeletions && r.c.opt.TrackUnknown {
 			r.gone = append(r.gone, m.id)
 		}
 		return
 	}
-	r.nUsers--
-	r.totals.bytes -= old.size
+	if old != nil { // else other nodes are told all the same: they may have KV of such a user
+		r.nUsers--
+		r.totals.bytes -= old.size
+		m.Changed = true
+	}
 	version := r.add(step{id: m.id, user: true, oldUser: old, deletion: true})
 	r.users[m.id] = nil
-	m.Changed = true
 	if r.batch != nil {
+		r.log(entry{kind: deletesUser, version: version, id: m.id})
 		r.batch.delete(true, m.id)
 		r.batch.bury(m.id)
 		if r.c.opt.TrackDeletions {
@@ -348,7 +411,7 @@ func (r *round) deleteUser(m *mutation) {
 // clearDeletions removes the records of deletions that are done, unless the round makes new ones of the same users: those
 // come with a round of their own.
 func (r *round) clearDeletions() {
-	if r.batch == nil || r.deletes() {
+	if r.batch == nil || r.deletes() || r.c.log.waits() {
 		return
 	}
 	r.done = r.c.deletions.takeDone()
@@ -386,9 +449,12 @@ func (r *round) appendEvents(m *mutation) {
 	switch {
 	case r.batch == nil:
 	case old == nil || e.appended == 0:
-		r.batch.put(true, m.id, e.version, userRecord(e.user))
+		whole := userRecord(e.user)
+		r.batch.put(true, m.id, e.version, whole)
+		r.log(entry{kind: putsUser, version: e.version, record: whole})
 	default:
 		r.batch.append(m.id, e.version, m.record)
+		r.log(entry{kind: appends, version: e.version, id: m.id, record: m.record})
 	}
 }
 

@@ -82,6 +82,9 @@ func (c *Catalog) open(dir string) error {
 	if c.id, err = s.identify(c.id); err != nil {
 		return errors.Join(err, s.close())
 	}
+	if err := c.openLog(s); err != nil {
+		return errors.Join(err, s.close())
+	}
 	pending, err := s.has(sweepKey)
 	if err != nil {
 		return errors.Join(err, s.close())
@@ -92,6 +95,9 @@ func (c *Catalog) open(dir string) error {
 	}
 	s.buried.Store(buried)
 	c.store = s
+	if pending && c.log != nil {
+		c.log.deleted = c.log.last
+	}
 	c.startSweeper(pending)
 	return nil
 }
@@ -256,15 +262,10 @@ func (c *Catalog) readEntry(kind byte, value []byte) error {
 }
 
 func (c *Catalog) readItem(value []byte) error {
-	f, rest, err := nextFrame(value)
-	if err != nil || len(rest) > 0 || f.kind != wholeFrame {
-		return errRecord
-	}
-	e, err := newItem(f.record)
+	e, err := parseItem(value)
 	if err != nil {
 		return err
 	}
-	e.version = f.version
 	c.items[e.item.ID] = e
 	c.totals.bytes += e.size
 	c.totals.digest = c.totals.digest.plus(e.digest)
@@ -272,29 +273,52 @@ func (c *Catalog) readItem(value []byte) error {
 }
 
 func (c *Catalog) readUser(value []byte) error {
-	f, rest, err := nextFrame(value)
-	if err != nil || f.kind != wholeFrame {
-		return errRecord
-	}
-	e, err := newUser(f.record)
+	e, err := parseUser(value, c.opt.MaxHistory)
 	if err != nil {
 		return err
-	}
-	e.version = f.version
-	for len(rest) > 0 {
-		if f, rest, err = nextFrame(rest); err != nil || f.kind != eventsFrame {
-			return errRecord
-		}
-		events, size, err := newEvents(f.record)
-		if err != nil {
-			return err
-		}
-		e, _ = grown(e, e.user.Id, events, size, c.opt.MaxHistory)
-		e.version = f.version
 	}
 	c.users[e.user.Id] = e
 	c.totals.bytes += e.size
 	return nil
+}
+
+// parseItem reads the value of an item.
+func parseItem(value []byte) (*itemEntry, error) {
+	f, rest, err := nextFrame(value)
+	if err != nil || len(rest) > 0 || f.kind != wholeFrame {
+		return nil, errRecord
+	}
+	e, err := newItem(f.record)
+	if err != nil {
+		return nil, err
+	}
+	e.version = f.version
+	return e, nil
+}
+
+// parseUser reads the value of a user.
+func parseUser(value []byte, maxHistory int) (*userEntry, error) {
+	f, rest, err := nextFrame(value)
+	if err != nil || f.kind != wholeFrame {
+		return nil, errRecord
+	}
+	e, err := newUser(f.record)
+	if err != nil {
+		return nil, err
+	}
+	e.version = f.version
+	for len(rest) > 0 {
+		if f, rest, err = nextFrame(rest); err != nil || f.kind != eventsFrame {
+			return nil, errRecord
+		}
+		events, size, err := newEvents(f.record)
+		if err != nil {
+			return nil, err
+		}
+		e, _ = grown(e, e.user.Id, events, size, maxHistory)
+		e.version = f.version
+	}
+	return e, nil
 }
 
 // frame is one piece of a value. A user's value is a whole frame and those of events appended since.

@@ -8,9 +8,14 @@ import (
 
 // startSweeper starts the catalog's sweeper. pending says that bytes were left when the catalog was last closed.
 func (c *Catalog) startSweeper(pending bool) {
+	var always [2][]byte
+	if c.log != nil {
+		always = [2][]byte{{recordKind}, {recordKind + 1}}
+	}
 	c.store.sweeper = c.store.db.NewSweeper(pebbleopen.Sweeping{
-		Delay: c.opt.SweepDelay, From: []byte{deletionKind}, To: []byte("v"), Pending: pending,
+		Delay: c.opt.SweepDelay, From: []byte{deletionKind}, To: []byte("v"), Always: always, Pending: pending,
 		Before: func() {
+			c.dropDeleted()
 			if c.deletions.anyDone() {
 				c.write(context.Background(), &writer{muts: []mutation{{verb: clearDeletions}}})
 			}

@@ -91,7 +91,13 @@ type writer struct {
 	from string    // the import that they are part of; "": none
 	wake chan bool // true: lead the next round; false: done
 	next bool      // it is to lead; of queueMu
+
+	alone func() error // called instead of a round with others
+	err   error        // of alone
 }
+
+// shared reports whether all nodes of a cluster must see the writer's changes.
+func (w *writer) shared() bool { return len(w.muts) > 0 && w.muts[0].verb <= endImport }
 
 // bytes estimates what a writer adds to a round.
 func (w *writer) bytes() int {
@@ -223,20 +229,29 @@ func trim(u *grebev1.User, most, left int) (dropped int) {
 // maxRound bounds the bytes of the writers that share a round, beyond the first.
 const maxRound = 8 << 20
 
-// write makes a writer's mutations together with those of others that wait. The first writer in the
-// queue leads: it makes one round for all that have come, then wakes them and the next leader. A writer whose context ends
-// leaves the queue; one that is in a round already, or leads the next, stays to its end.
+// write makes a writer's mutations, or has the leader of a cluster make them.
 func (c *Catalog) write(ctx context.Context, w *writer) {
-	if err := ctx.Err(); err != nil {
-		w.fail(err)
+	if c.log != nil && w.shared() {
+		c.writeAnywhere(ctx, w)
 		return
+	}
+	if err := c.enqueue(ctx, w); err != nil {
+		w.fail(err)
+	}
+}
+
+// enqueue makes a writer's mutations together with those of others that wait. The first writer in the
+// queue leads: it makes one round for all that have come, then wakes them and the next leader. A writer whose context ends
+// leaves the queue, which is an error; one that is in a round already, or leads the next, stays to its end.
+func (c *Catalog) enqueue(ctx context.Context, w *writer) error {
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	w.wake = make(chan bool, 1)
 	c.queueMu.Lock()
 	if c.closed {
 		c.queueMu.Unlock()
-		w.fail(ErrClosed)
-		return
+		return ErrClosed
 	}
 	c.queue = append(c.queue, w)
 	lead := !c.busy
@@ -244,20 +259,20 @@ func (c *Catalog) write(ctx context.Context, w *writer) {
 	c.queueMu.Unlock()
 	if lead {
 		c.lead()
-		return
+		return nil
 	}
 	select {
 	case lead = <-w.wake:
 	case <-ctx.Done():
 		if c.leave(w) {
-			w.fail(ctx.Err())
-			return
+			return ctx.Err()
 		}
 		lead = <-w.wake
 	}
 	if lead {
 		c.lead()
 	}
+	return nil
 }
 
 // leave takes a writer out of the queue; false when its round runs, or is its own to lead.
@@ -275,7 +290,7 @@ func (c *Catalog) leave(w *writer) bool {
 func (c *Catalog) lead() {
 	c.queueMu.Lock()
 	n, bytes := 1, c.queue[0].bytes()
-	for n < len(c.queue) && bytes < maxRound {
+	for n < len(c.queue) && bytes < maxRound && c.queue[0].alone == nil && c.queue[n].alone == nil {
 		bytes += c.queue[n].bytes()
 		n++
 	}

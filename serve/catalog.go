@@ -147,6 +147,8 @@ func (s *Service) catalogError(err error) error {
 		return Errorf(Unavailable, "", "%v: it takes no changes until the server is started again", catalog.ErrFailed)
 	case errors.Is(err, catalog.ErrClosed):
 		return Errorf(Unavailable, "", "shutting down")
+	case errors.Is(err, catalog.ErrUnavailable), errors.Is(err, catalog.ErrUncertain), errors.Is(err, catalog.ErrMember):
+		return Errorf(Unavailable, "", "%v", err)
 	}
 	return err
 }

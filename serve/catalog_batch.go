@@ -128,7 +128,8 @@ func (b *Batch) flush() error {
 	for i, res := range results {
 		op := &b.ops[i]
 		switch {
-		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
+		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed), errors.Is(res.Err, catalog.ErrUnavailable),
+			errors.Is(res.Err, catalog.ErrUncertain), errors.Is(res.Err, catalog.ErrMember), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
 			return b.s.catalogError(res.Err)
 		case res.Err != nil:
 			b.Fail(b.lines[i], b.s.catalogError(res.Err))

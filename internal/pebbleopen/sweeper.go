@@ -12,6 +12,7 @@ import (
 type Sweeping struct {
 	Delay    time.Duration // from a deletion to the start of the sweep that removes its bytes
 	From, To []byte        // keys that are swept when more were deleted than can be followed one by one
+	Always   [2][]byte     // keys that are swept with all others; nil: none
 	Pending  bool          // bytes were left when the database was last closed
 	Before   func()        // called before each sweep; nil: nothing is
 	// Done is called after a sweep. The owner then removes its own mark, durably, if the sweeper is idle. After an
@@ -157,6 +158,9 @@ func (d *DB) sweep(ctx context.Context, opt *Sweeping, keys [][]byte, all bool) 
 		slices.SortFunc(keys, bytes.Compare)
 		for _, k := range keys {
 			ranges = append(ranges, [2][]byte{k, append(slices.Clone(k), 0)})
+		}
+		if opt.Always[0] != nil {
+			ranges = append(ranges, opt.Always)
 		}
 	}
 	for _, r := range ranges {
