@@ -233,14 +233,14 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 // Account counts the tokens whose KV was reused, by source, and those that could have been reused but were computed
 // again.
 type Account struct {
-	Device, Host, Disk, Prototype, Recomputed int
-	Computed                                  int // tokens of the prompt computed in all layers, including Recomputed
-	Partly                                    int // reused tokens, which were computed in the first layers (Blend.Layers)
-	Beside                                    int // tokens computed in all layers beside the prompt: items' blocks and their lead-in
+	Device, Host, Disk, Peer, Prototype, Recomputed int
+	Computed                                        int // tokens of the prompt computed in all layers, including Recomputed
+	Partly                                          int // reused tokens, which were computed in the first layers (Blend.Layers)
+	Beside                                          int // tokens computed in all layers beside the prompt: items' blocks and their lead-in
 }
 
 // Reused returns the number of reused tokens.
-func (a *Account) Reused() int { return a.Device + a.Host + a.Disk + a.Prototype }
+func (a *Account) Reused() int { return a.Device + a.Host + a.Disk + a.Peer + a.Prototype }
 
 // Account returns the counts of a result.
 func (v *Blended) Account(r *engine.Result) (a Account) {
@@ -249,7 +249,7 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 	}
 	a.Computed = r.Computed - a.Beside
 	at := v.job.Tiers()
-	a.Device, a.Host, a.Disk = at[plan.Device], at[plan.Host], at[plan.Disk]
+	a.Device, a.Host, a.Disk, a.Peer = at[plan.Device], at[plan.Host], at[plan.Disk], at[plan.Peer]
 	for i, n := range r.Reused {
 		p := &v.parts[i]
 		if p.Entry == nil {
@@ -330,9 +330,10 @@ func (v *Visit) BlendPays(how *Blend) bool {
 		Pace: pace, Now: now, Guess: c.costs.Transfer[plan.Disk],
 	}
 	model := c.opt.Load.Model()
-	ms, pays := b.Pays(&v.in, &model, v.Decision.Chosen())
+	in := v.withoutPeers()
+	ms, pays := b.Pays(&in, &model, v.Decision.Chosen())
 	if c.opt.Record.On() {
-		v.recordBlend(&b, &model, ms, pays)
+		v.recordBlend(&in, &b, &model, ms, pays)
 	}
 	return pays
 }

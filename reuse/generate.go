@@ -42,6 +42,7 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	if len(user) == 0 {
 		return
 	}
+	v.askForPrompt(ctx, l)
 	var bring func(plan.Key) bool
 	if c.opt.Store.Below(v.user) {
 		within, cancel := c.inTime(ctx, l.Plan)

@@ -35,13 +35,13 @@ func request(in *schedule.Request) []any {
 }
 
 // recordBlend records the input of a choice between a blended prompt and a prefix order, and the choice.
-func (v *Visit) recordBlend(b *schedule.Blending, m *schedule.PrefillModel, ms float64, pays bool) {
+func (v *Visit) recordBlend(in *schedule.Request, b *schedule.Blending, m *schedule.PrefillModel, ms float64, pays bool) {
 	r, chosen := v.cache.opt.Record, v.Decision.Chosen()
 	r.Lock()
 	defer r.Unlock()
 	r.In("blending", append([]any{m.Fixed, m.Row, m.Square, m.Key, m.Request,
 		b.Guess.Entry, b.Guess.Token, b.Pace.Token, b.Now - b.Pace.Last, b.Layers, b.First, b.Budget,
-		chosen.Ms, chosen.Value}, request(&v.in)...)...)
+		chosen.Ms, chosen.Value}, request(in)...)...)
 	r.Did("pays", ms, pays)
 }
 
@@ -63,6 +63,15 @@ func (c *Cache) recordPatience(left time.Duration, deadline bool, queue, compute
 	defer r.Unlock()
 	r.In("reading", left, deadline, queue, compute)
 	r.Did("within", wait)
+}
+
+// recordFetch records how long a request may wait for peers, and the input of that decision.
+func (c *Cache) recordFetch(left time.Duration, deadline bool, queue, alone, with float64, wait time.Duration) {
+	r := c.opt.Record
+	r.Lock()
+	defer r.Unlock()
+	r.In("fetching", left, deadline, queue, alone, with)
+	r.Did("fetches", wait)
 }
 
 // transfers returns the costs of moving KV, two numbers per tier.

@@ -80,6 +80,7 @@ type Cache struct {
 	full             atomic.Bool // an entry was evicted to make room
 	decisions        [2][schedule.NumReasons]atomic.Int64
 	loads            loads
+	peers            atomic.Pointer[Peers]
 	recorded         int // decisions so far; guarded by the record's lock
 }
 
@@ -191,8 +192,13 @@ type Visit struct {
 	hit      bool
 	segments []engine.Segment // of the job
 	expected []*pending
-	source   plan.Tier // tier of the entry found last
-	number   int       // in records
+	far      int    // leading tokens of the user that a peer has
+	wants    []Want // asked of peers
+	came     []bool // items that peers sent
+	userCame bool
+	other    []plan.Tier // see withoutPeers
+	source   plan.Tier   // tier of the entry found last
+	number   int         // in records
 }
 
 // Policy returns the policy of automatic choices.
@@ -215,6 +221,8 @@ func (c *Cache) Begin(r *Request) *Visit {
 	}
 	in.SharedCached = c.has(&c.preamble) && c.has(&c.leadIn)
 	own := v.peekUser(in)
+	peers := c.peer()
+	asked := v.peekPeers(peers, in)
 	in.Frequency, in.Coldest = c.opt.Store.Frequency(v.user, now)
 	in.Returns, in.ReturnsKnown = c.returns.expect(in.Frequency), true
 	if in.UserRoom = own > 0 || c.room(len(r.User)); !in.UserRoom {
@@ -223,6 +231,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 	in.Queue, _ = c.opt.Load.Backlog()
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
+	c.pricePeers(peers, &costs, asked)
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	if c.opt.Record.On() {
 		c.recordDecision(v, &costs, r.Policy)
@@ -297,8 +306,8 @@ func (c *Cache) has(s *shared) bool {
 func (v *Visit) Order() plan.Order { return v.Decision.Order }
 
 // Attach gives a job, laid out in the chosen order, the entries that it can reuse, and marks the segments to keep. It
-// waits for reads from disk as long as there is time to compute instead; ctx has the request's deadline. Segments that
-// have not arrived are computed.
+// waits for peers and for reads from disk as long as there is time to compute instead; ctx has the request's deadline.
+// Segments that have not arrived are computed.
 func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	job.Number = v.number
 	if !v.Decision.Reuse {
@@ -314,6 +323,9 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 			v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
 			v.expect(i, len(s.tokens), s.key, nil)
 		}
+	}
+	if v.Decision.Chosen().Load.Has(plan.Peer) {
+		v.askPeers(ctx)
 	}
 	var bring func(plan.Key) bool
 	if v.Decision.Chosen().Load.Has(plan.Disk) {
@@ -371,7 +383,11 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 	if disk {
 		return v.fetched(own, at)
 	}
-	return v.found(own, at)
+	v.found(own, at)
+	if v.userCame {
+		v.source = plan.Peer
+	}
+	return own
 }
 
 // found records the tier of an entry.
@@ -393,6 +409,9 @@ func (v *Visit) fetched(e *kv.Entry, _ plan.Tier) *kv.Entry {
 func (v *Visit) itemEntry(i int, bring func(plan.Key) bool) *kv.Entry {
 	store := v.cache.opt.Store
 	e := v.found(store.Get(v.items[i]))
+	if len(v.came) > 0 && v.came[i] {
+		v.source = plan.Peer
+	}
 	if e != nil || bring == nil || v.tiers[i] != plan.Disk || !bring(v.items[i]) {
 		return e
 	}
@@ -504,6 +523,7 @@ func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	clear(v.expected)
 	v.expected = v.expected[:0]
 	v.pinned, v.tokens, v.in, v.number = v.pinned[:0], nil, schedule.Request{}, 0
+	v.came, v.userCame, v.far = v.came[:0], false, 0
 	c.visits.Put(v)
 }
 

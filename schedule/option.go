@@ -93,6 +93,25 @@ func (o *Option) shared(in *Request, n int, how loading) {
 	o.Keys += causal(0, n, 0)
 }
 
+// Cached returns how many tokens of a tier an order can load, and the keys that they would attend to if they were computed.
+func (in *Request) Cached(order plan.Order, t plan.Tier) (rows, keys int) {
+	if order == plan.UserFirst {
+		from := 0
+		for near := plan.Device; near < t; near++ {
+			from += int(in.UserCached[near])
+		}
+		from = min(from, int(in.User))
+		to := min(from+int(in.UserCached[t]), int(in.User))
+		return to - from, causal(from, to, int(in.Preamble))
+	}
+	for i, n := range in.Items {
+		if in.ItemTier != nil && in.ItemTier[i] == t {
+			rows, keys = rows+int(n), keys+causal(0, int(n), int(in.Preamble+in.LeadIn))
+		}
+	}
+	return rows, keys
+}
+
 // question adds the question, which attends to everything, or one question per item, which attends to its own item.
 func (o *Option) question(in *Request, before int, s *items) {
 	n, count := int(in.Question), len(in.Items)

@@ -16,6 +16,16 @@ func PrefixWait(left time.Duration, deadline bool, queue, compute float64) time.
 	return max(spare/2, 1)
 }
 
+// FetchWait returns how long a request waits for KV that peers send, before it is queued. It is as long as the request would queue and
+// compute that KV itself, and at most PrefixWait. Without the KV computing takes alone milliseconds, and with it with.
+func FetchWait(left time.Duration, deadline bool, queue, alone, with float64) time.Duration {
+	wait := time.Duration((queue + alone - with) * float64(time.Millisecond))
+	if most := PrefixWait(left, deadline, queue, alone); most > 0 {
+		wait = min(wait, most)
+	}
+	return max(wait, 0)
+}
+
 // BlockWait returns how long a request waits for its blocks before it is queued. takes is its time without them. The
 // wait leaves twice that time, because predictions err, and the milliseconds of the queue. 0 means no limit, as for
 // PrefixWait.

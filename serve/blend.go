@@ -130,7 +130,7 @@ func (r *ranking) usage() *grebev1.Usage {
 	u.CachedTokens, u.ComputedTokens = int32(a.Reused()), int32(a.Computed)
 	u.PartlyComputedTokens, u.BesideTokens = int32(a.Partly), int32(a.Beside)
 	u.BySource = &grebev1.Sources{
-		Device: int32(a.Device), Host: int32(a.Host), Disk: int32(a.Disk),
+		Device: int32(a.Device), Host: int32(a.Host), Disk: int32(a.Disk), Peer: int32(a.Peer),
 		Prototype: int32(a.Prototype), Recomputed: int32(a.Recomputed),
 	}
 	return u

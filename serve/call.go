@@ -367,7 +367,9 @@ func promptUsage(p *plan.Plan, cached int, at [plan.NumTiers]int) *grebev1.Usage
 
 // sources counts cached tokens by tier.
 func sources(at [plan.NumTiers]int) *grebev1.Sources {
-	return &grebev1.Sources{Device: int32(at[plan.Device]), Host: int32(at[plan.Host]), Disk: int32(at[plan.Disk])}
+	return &grebev1.Sources{
+		Device: int32(at[plan.Device]), Host: int32(at[plan.Host]), Disk: int32(at[plan.Disk]), Peer: int32(at[plan.Peer]),
+	}
 }
 
 // compatibleUsage counts the tokens of a prompt in the form of other servers.

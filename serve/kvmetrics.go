@@ -113,6 +113,7 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	counter(m.predicted, predicted)
 	counter(m.wrong, wrong)
 	gauge(m.rms, rms)
+	m.collectPeers(caches, counter)
 	if len(disks) == 0 {
 		return
 	}
@@ -126,6 +127,19 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.entries, entries, "all", plan.Disk.String())
 	gauge(m.bytes, bytes, "all", plan.Disk.String())
 	counter(m.damaged, damaged, plan.Disk.String())
+}
+
+// collectPeers counts entries of other nodes that arrived damaged, if there are other nodes.
+func (m *cacheMetrics) collectPeers(caches []*reuse.Cache, counter func(*prometheus.Desc, float64, ...string)) {
+	var damaged int64
+	some := false
+	for _, c := range caches {
+		n, ok := c.PeerDamaged()
+		damaged, some = damaged+n, some || ok
+	}
+	if some {
+		counter(m.damaged, float64(damaged), plan.Peer.String())
+	}
 }
 
 // collectFloor compares eviction with LRU, for models whose policy measures that.

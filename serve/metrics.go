@@ -120,6 +120,9 @@ func (m *metrics) prompted(op string, computed int, by *grebev1.Sources) {
 	m.tokens.WithLabelValues(op, plan.Device.String()).Add(float64(by.Device))
 	m.tokens.WithLabelValues(op, plan.Host.String()).Add(float64(by.Host))
 	m.tokens.WithLabelValues(op, plan.Disk.String()).Add(float64(by.Disk))
+	if by.Peer > 0 {
+		m.tokens.WithLabelValues(op, plan.Peer.String()).Add(float64(by.Peer))
+	}
 	if by.Prototype > 0 {
 		m.tokens.WithLabelValues(op, "prototype").Add(float64(by.Prototype))
 	}

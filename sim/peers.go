@@ -59,11 +59,7 @@ func (n *node) fetch(i int32) bool {
 		}
 	}
 	alone := n.model.Predict(with.Rows+all, with.Keys+allKeys, 1)
-	queue := n.backlogMs()
-	budget := time.Duration((queue + alone - n.model.Predict(with.Rows, with.Keys, 1)) * float64(time.Millisecond))
-	if wait := schedule.PrefixWait(c.deadline-f.now, true, queue, alone); wait > 0 {
-		budget = min(budget, wait)
-	}
+	budget := schedule.FetchWait(c.deadline-f.now, true, n.backlogMs(), alone, n.model.Predict(with.Rows, with.Keys, 1))
 	c.waiting, c.begins = true, f.now
 	f.push(event{at: f.now + budget, kind: patience, node: n.id, arg: i, gen: c.gen})
 	return true

@@ -59,6 +59,9 @@ func (d *decider) in(l *record.Line, _ []*record.Line) {
 	case "reading":
 		left, deadline, queue, compute := v.Time(), v.Bool(), v.Float(), v.Float()
 		d.decided("within", schedule.PrefixWait(left, deadline, queue, compute))
+	case "fetching":
+		left, deadline, queue, alone, with := v.Time(), v.Bool(), v.Float(), v.Float(), v.Float()
+		d.decided("fetches", schedule.FetchWait(left, deadline, queue, alone, with))
 	case "gain":
 		d.decided("share", d.returns.Gain(v.Float()))
 	}
