@@ -37,6 +37,7 @@ type part struct {
 	known     bool
 	whole     bool // the index has everything up to that event, whether it is known or not
 	loading   bool // a snapshot has begun and is not complete
+	held      int  // entries in the index
 }
 
 // IndexConfig has the sizes of an Index.
@@ -68,6 +69,9 @@ func NewIndex(c IndexConfig) (*Index, error) {
 
 // Known reports whether a node's part is known. If it is not, the follower takes a snapshot.
 func (x *Index) Known(node int) bool { return x.nodes[node].known }
+
+// Held returns how many entries of a node there are, whether its part is known or not.
+func (x *Index) Held(node int) int { return x.nodes[node].held }
 
 // Entries returns how many copies of users and how many other entries there are, and how many events found no room.
 func (x *Index) Entries() (users, others int, refused int64) {
@@ -133,7 +137,7 @@ func (x *Index) Snapshot(node int, boot, seq uint64, piece []Event, last bool) {
 	if !f.loading || boot != f.boot || seq != f.seq {
 		x.Lose(node)
 		x.remove(node)
-		*f = part{boot: boot, seq: seq, loading: true}
+		*f = part{boot: boot, seq: seq, loading: true, held: f.held}
 	}
 	for i := range piece {
 		x.put(node, &piece[i])
@@ -200,6 +204,7 @@ func (x *Index) putUser(node int, hash, digest uint64, e *Entry) {
 	switch {
 	case e == nil && there:
 		t.remove(i)
+		x.nodes[node].held--
 		return
 	case e == nil:
 		return
@@ -208,6 +213,7 @@ func (x *Index) putUser(node int, hash, digest uint64, e *Entry) {
 			x.refused++
 			return
 		}
+		x.nodes[node].held++
 	}
 	s := t.slot(i)
 	s[1], s[2] = digest, packed(e.Tokens, node, e.Tier)
@@ -233,6 +239,12 @@ func (x *Index) putOther(node int, hash uint64, tier plan.Tier) {
 
 // set sets the two bits of a node: Missing is 0, Device 1, Host 2 and Disk 3.
 func (x *Index) set(i, node int, tier plan.Tier) {
+	switch was := x.tier(i, node); {
+	case was == plan.Missing && tier != plan.Missing:
+		x.nodes[node].held++
+	case was != plan.Missing && tier == plan.Missing:
+		x.nodes[node].held--
+	}
 	s, bit := x.others.slot(i)[1:], uint(node%64)
 	low, high := &s[node/64], &s[x.stride+node/64]
 	*low = *low&^(1<<bit) | uint64(tier&1)<<bit

@@ -40,6 +40,7 @@ func (x *Index) removeRange(node int, r Range) {
 	x.users.visit(r, func(i int) bool {
 		of := packedNode(x.users.slot(i)[2]) == node
 		if of {
+			x.nodes[node].held--
 			x.users.remove(i)
 		}
 		return of

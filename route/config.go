@@ -16,6 +16,7 @@ type Node struct {
 	RTT     float64 // milliseconds of a round trip between router and node
 	Staging float64 // milliseconds per loaded token to put its KV where the engine reads it, after it was fetched
 	EMBMiss float64 // milliseconds per embedding shard that the node does not hold, over the link of one engine
+	Name    uint64  // hash of its id, so that all routers give a user the same home; 0: its number
 	Class   uint8   // nodes of different classes never exchange KV, because their numbers differ in the last bits
 }
 
@@ -93,15 +94,23 @@ func (c *Config) defaults() error {
 	}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
-		if n.Engines == 0 {
-			n.Engines = 1
-		}
-		if err := n.Costs.Validate(); err != nil {
+		if err := n.check(); err != nil {
 			return fmt.Errorf("route: node %d: %w", i, err)
 		}
-		if n.Engines < 0 || !cost(n.RTT) || !cost(n.Staging) || !cost(n.EMBMiss) {
-			return fmt.Errorf("route: node %d has %d engines and costs %v", i, n.Engines, []float64{n.RTT, n.Staging, n.EMBMiss})
-		}
+	}
+	return nil
+}
+
+// check fills in defaults and returns an error for the first invalid value.
+func (n *Node) check() error {
+	if n.Engines == 0 {
+		n.Engines = 1
+	}
+	if err := n.Costs.Validate(); err != nil {
+		return err
+	}
+	if n.Engines < 0 || !cost(n.RTT) || !cost(n.Staging) || !cost(n.EMBMiss) {
+		return fmt.Errorf("%d engines and costs %v", n.Engines, []float64{n.RTT, n.Staging, n.EMBMiss})
 	}
 	return nil
 }

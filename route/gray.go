@@ -182,3 +182,20 @@ func (r *Router) probe(now time.Duration) int {
 	}
 	return node
 }
+
+// Seen is what a router knows about a node.
+type Seen struct {
+	Heard   time.Duration // when its last heartbeat came; 0: it was not heard
+	Backlog float64       // predicted milliseconds of work
+	Error   float64       // smoothed milliseconds, actual less predicted
+	Ejected bool
+}
+
+// Seen returns what the router knows about a node.
+func (r *Router) Seen(node int, now time.Duration) Seen {
+	m := &r.members[node]
+	if !m.heard {
+		return Seen{}
+	}
+	return Seen{Heard: m.when, Backlog: m.workAt(now), Error: m.smoothed(now), Ejected: m.ejected}
+}

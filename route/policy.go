@@ -71,7 +71,11 @@ func (r *Router) best(score func(n int) float64) int {
 func (r *Router) home(user uint64) int {
 	node, most := -1, uint64(0)
 	for _, n := range r.up {
-		if s := mix(user ^ mix(uint64(n)+1)); node < 0 || s > most {
+		name := r.config.Nodes[n].Name
+		if name == 0 {
+			name = uint64(n) + 1
+		}
+		if s := mix(user ^ mix(name)); node < 0 || s > most {
 			node, most = n, s
 		}
 	}

@@ -22,6 +22,7 @@
 package route
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -39,6 +40,7 @@ type Router struct {
 	places  *placement.Map // nil: there is none
 	view
 
+	resting    []bool   // by node: see Rest
 	shards     []uint64 // by node: set of embedding shards that it holds
 	shardWords int      // of such a set
 	weights    weights
@@ -70,6 +72,7 @@ func New(c Config) (*Router, error) {
 		up: make([]int, 0, n), work: make([]float64, n), peers: make([]uint64, classes*r.words),
 		copies: make([]residency.Copy, 0, n), cover: make([]int32, n),
 	}
+	r.resting = make([]bool, n)
 	r.shards = make([]uint64, n*r.shardWords)
 	r.typical.sorted = make([]float64, 0, n)
 	var err error
@@ -91,6 +94,25 @@ func (r *Router) skip() func(node int, hash uint64) bool {
 		return owner == node && !everywhere
 	}
 }
+
+// SetNode changes the costs of a node, whose class MUST be below the largest one of Config.Nodes or equal to it.
+func (r *Router) SetNode(node int, n Node) error {
+	if err := n.check(); err != nil {
+		return fmt.Errorf("route: node %d: %w", node, err)
+	}
+	if int(n.Class) >= r.classes {
+		return fmt.Errorf("route: node %d is of class %d, the largest is %d", node, n.Class, r.classes-1)
+	}
+	r.config.Nodes[node] = n
+	return nil
+}
+
+// Rest says whether a node rests: others can fetch its KV, but it gets no requests. A node that is drained does, and one
+// that only holds KV.
+func (r *Router) Rest(node int, rests bool) { r.resting[node] = rests }
+
+// Rests reports whether a node rests.
+func (r *Router) Rests(node int) bool { return r.resting[node] }
 
 // SetMap sets the placement map. Its nodes have the numbers of Config.Nodes.
 func (r *Router) SetMap(m *placement.Map) { r.places = m }

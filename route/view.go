@@ -12,7 +12,7 @@ import (
 type view struct {
 	up     []int     // nodes that may be picked
 	work   []float64 // by node that may be picked: milliseconds of work that the request finds there
-	peers  []uint64  // by class: set of nodes that may be picked and whose KV nodes of that class can use
+	peers  []uint64  // by class: set of nodes whose KV nodes of that class can use
 	copies []residency.Copy
 	sets   []uint64 // the tiers of the items by node, as Index.Others has them
 	cover  []int32  // by node: items that it holds
@@ -95,17 +95,25 @@ func (r *Router) findUp(now time.Duration) {
 	}
 	clear(r.peers)
 	for _, n := range r.up {
-		node := &r.config.Nodes[n]
-		m, at := &r.members[n], now+duration(node.RTT/2)
+		m, at := &r.members[n], now+duration(r.config.Nodes[n].RTT/2)
 		r.work[n] = m.workAt(at) + m.unseen(at)
-		r.peers[int(node.Class)*r.words+n/64] |= 1 << (n % 64)
+		r.addPeer(n)
 	}
+	for n, rests := range r.resting {
+		if m := &r.members[n]; rests && m.heard && now-m.when <= r.config.Silence {
+			r.addPeer(n)
+		}
+	}
+}
+
+func (r *Router) addPeer(n int) {
+	r.peers[int(r.config.Nodes[n].Class)*r.words+n/64] |= 1 << (n % 64)
 }
 
 func (r *Router) list(may func(*member) bool) {
 	r.up = r.up[:0]
 	for i := range r.members {
-		if m := &r.members[i]; m.heard && may(m) {
+		if m := &r.members[i]; m.heard && !r.resting[i] && may(m) {
 			r.up = append(r.up, i)
 		}
 	}
@@ -113,7 +121,7 @@ func (r *Router) list(may func(*member) bool) {
 
 // isUp reports whether a node may be picked.
 func (r *Router) isUp(n int) bool {
-	return r.peers[int(r.config.Nodes[n].Class)*r.words+n/64]>>(n%64)&1 == 1
+	return !r.resting[n] && r.peers[int(r.config.Nodes[n].Class)*r.words+n/64]>>(n%64)&1 == 1
 }
 
 // copyOn returns a node's copy of the user, or nil.
