@@ -411,6 +411,9 @@ func entered[R any](ctx context.Context, c *call, kind dispatch.Kind, size int, 
 	if at, ok := ctx.Value(arrivedKey{}).(time.Time); ok {
 		c.start = at
 	}
+	if end, ok := ctx.Deadline(); ok && forwarded(ctx) { // what the process that it came from has left
+		c.deadline = min(c.deadline, max(0, end.Sub(c.start)))
+	}
 	if c.model.Admit == nil {
 		return answer(ctx)
 	}

@@ -21,6 +21,10 @@ const maxAnswers = 16 << 20
 // Query and item are tokenised separately, while SGLang tokenises the joined text. Only requests with tokens instead
 // of texts are sure to get the same scores. The model's preamble and instruction, if any, surround query and item.
 func (s *Service) Score(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
+	return routed(ctx, s, "score", s.compatibleModel(req.Model), 0, req, noSizes, s.scoreHere)
+}
+
+func (s *Service) scoreHere(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
 	return on(s, "score", s.compatibleModel(req.Model), 0, func(c *call) (*grebev1.ScoreResponse, error) {
 		return entered(ctx, c, dispatch.Single, len(req.Items), func(ctx context.Context) (*grebev1.ScoreResponse, error) {
 			return s.score(ctx, c, req)

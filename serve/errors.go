@@ -32,6 +32,7 @@ const (
 	Internal         Code = "internal"
 	Unavailable      Code = "unavailable"
 	DeadlineExceeded Code = "deadline_exceeded"
+	NoNode           Code = "no_node"
 )
 
 // Error is an error that a client may see.
@@ -54,6 +55,14 @@ func (e *Error) Code() string { return string(e.code) }
 
 // Field returns the path of the field in question, or "".
 func (e *Error) Field() string { return e.field }
+
+// Problem returns the error without the field.
+func (e *Error) Problem() string { return e.problem }
+
+// Restored makes an error of another process again.
+func Restored(c Code, field, problem string, after time.Duration) *Error {
+	return &Error{code: c, field: field, problem: problem, after: after}
+}
 
 // After returns when to retry; 0: soon.
 func (e *Error) After() time.Duration { return e.after }

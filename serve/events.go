@@ -157,6 +157,15 @@ func noteOf(m *hstu.Model, h *history) string {
 	return why + h.note
 }
 
+// tokens are those of the user: an item is one row, which is not worth a place.
+func (e *events) tokens(s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) error {
+	h, err := e.history(s, w.call, user, len(candidates))
+	if err == nil {
+		w.user = h.tokens
+	}
+	return err
+}
+
 // rank orders candidates by the model's prediction for each.
 func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.User,
 	candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {

@@ -113,6 +113,8 @@ type ranker interface {
 	policy(m *Model) schedule.Policy
 	// checkBlend refuses prefix blend if the model cannot blend.
 	checkBlend(m *Model) error
+	// tokens sets the tokens of a request's user and candidates.
+	tokens(s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) error
 	rank(ctx context.Context, s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error)
 }
 

@@ -23,6 +23,11 @@ import (
 
 // Rank orders candidates for a user.
 func (s *Service) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+	sizes := func(c *call) (*reuse.Sizes, error) { return s.rankSizes(c, req) }
+	return routed(ctx, s, "rank", req.Model, req.DeadlineMs, req, sizes, s.rankHere)
+}
+
+func (s *Service) rankHere(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
 	defer s.serving(req.User.GetId())()
 	resp, err := on(s, "rank", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RankResponse, error) {
 		return entered(ctx, c, dispatch.Single, len(req.Candidates), func(ctx context.Context) (*grebev1.RankResponse, error) {

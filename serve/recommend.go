@@ -14,6 +14,7 @@ import (
 	"grebe/dispatch"
 	"grebe/generate"
 	"grebe/internal/wire"
+	"grebe/reuse"
 	"grebe/serve/tracing"
 )
 
@@ -34,6 +35,11 @@ const maxExcluded = 512
 
 // Recommend generates items of the catalog for a user.
 func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	sizes := func(c *call) (*reuse.Sizes, error) { return s.userSizes(c, req.User) }
+	return routed(ctx, s, "recommend", req.Model, req.DeadlineMs, req, sizes, s.recommendHere)
+}
+
+func (s *Service) recommendHere(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	defer s.serving(req.User.GetId())()
 	resp, err := on(s, "recommend", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RecommendResponse, error) {
 		return entered(ctx, c, dispatch.Rounds, 1, func(ctx context.Context) (*grebev1.RecommendResponse, error) {

@@ -13,6 +13,10 @@ import (
 // Rerank orders documents by their relevance to a query. The query uses the model's query template, each document is
 // an item's text, and scoring is pointwise.
 func (s *Service) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
+	return routed(ctx, s, "rerank", s.judge(req.Model), 0, req, noSizes, s.rerankHere)
+}
+
+func (s *Service) rerankHere(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
 	return on(s, "rerank", s.judge(req.Model), 0, func(c *call) (*grebev1.RerankResponse, error) {
 		return entered(ctx, c, dispatch.Single, len(req.Documents), func(ctx context.Context) (*grebev1.RerankResponse, error) {
 			return s.rerank(ctx, c, req)

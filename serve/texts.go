@@ -57,6 +57,23 @@ func (texts) checkUser(m *Model, u *grebev1.User) error {
 	return nil
 }
 
+func (texts) tokens(s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) (err error) {
+	if w.user, err = s.userTokens(w.call, user); err != nil {
+		return err
+	}
+	w.items = make([][]int32, len(candidates))
+	for i, m := range candidates {
+		it, err := s.candidate(w.call, i, m)
+		if err != nil {
+			return err
+		}
+		if w.items[i], err = w.itemTokens(i, it); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // rank orders candidates by their texts.
 func (texts) rank(ctx context.Context, s *Service, w *work, user *grebev1.User,
 	candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {

@@ -32,6 +32,7 @@ var statuses = map[serve.Code]protocols{
 	serve.Internal:         {http.StatusInternalServerError, codes.Internal},
 	serve.Unavailable:      {http.StatusServiceUnavailable, codes.Unavailable},
 	serve.DeadlineExceeded: {http.StatusGatewayTimeout, codes.DeadlineExceeded},
+	serve.NoNode:           {http.StatusServiceUnavailable, codes.Unavailable},
 }
 
 func codeOf(e *serve.Error) serve.Code { return serve.Code(e.Code()) }

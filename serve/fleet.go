@@ -1,0 +1,131 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/kv"
+	"grebe/reuse"
+	"grebe/schedule"
+)
+
+// Fleet is the cluster that this process belongs to. It answers requests on the node where they are cheapest.
+type Fleet interface {
+	// Answer answers a request: on another node, or by here, which answers it in this process.
+	Answer(ctx context.Context, a *Asked, here func(context.Context) (proto.Message, error)) (proto.Message, error)
+}
+
+// Asked is a request as a Fleet sees it.
+type Asked struct {
+	Op       string // rank, recommend, score or rerank
+	Model    string // its name
+	Message  proto.Message
+	Start    time.Time
+	Deadline time.Time
+	Sizes    *reuse.Sizes // nil: only the load of nodes counts
+}
+
+// forwardedKey is the context key of requests that another process sent here.
+type forwardedKey struct{}
+
+// Forwarded marks a request that another process of the cluster sent here. It is answered here.
+func Forwarded(ctx context.Context) context.Context {
+	return context.WithValue(ctx, forwardedKey{}, true)
+}
+
+func forwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
+
+// routed answers a request in the cluster, or by here if there is none. Sizes is called with the request's model; what it
+// returns may be nil.
+func routed[Q, R proto.Message](ctx context.Context, s *Service, op, model string, deadline int32, req Q,
+	sizes func(c *call) (*reuse.Sizes, error), here func(context.Context, Q) (R, error)) (R, error) {
+	if s.cfg.Fleet == nil || forwarded(ctx) {
+		return here(ctx, req)
+	}
+	var none R
+	a, err := s.asked(ctx, op, model, deadline, req, sizes)
+	if err != nil {
+		return none, err
+	}
+	resp, err := s.cfg.Fleet.Answer(ctx, a, func(ctx context.Context) (proto.Message, error) { return here(ctx, req) })
+	if err != nil {
+		return none, err
+	}
+	return resp.(R), nil
+}
+
+// asked describes a request for the cluster. It refuses one that is wrong whoever answers it.
+func (s *Service) asked(ctx context.Context, op, model string, deadline int32, req proto.Message,
+	sizes func(c *call) (*reuse.Sizes, error)) (*Asked, error) {
+	c, err := s.begin(op, model, deadline)
+	if err != nil {
+		return nil, err
+	}
+	defer c.slot.release(c.model)
+	if at, ok := ctx.Value(arrivedKey{}).(time.Time); ok {
+		c.start = at
+	}
+	a := &Asked{Op: op, Model: c.model.Name, Message: req, Start: c.start, Deadline: c.start.Add(c.deadline)}
+	if c.model.Cache != nil {
+		a.Sizes, err = sizes(c)
+	}
+	return a, err
+}
+
+// rankSizes describes a ranking.
+func (s *Service) rankSizes(c *call, req *grebev1.RankRequest) (*reuse.Sizes, error) {
+	if err := checkCount("candidates", len(req.Candidates)); err != nil {
+		return nil, err
+	}
+	user, err := s.whom(c, req.User)
+	if err != nil {
+		return nil, err
+	}
+	w := &work{call: c, userID: user.Id}
+	if err := c.model.reads().tokens(s, w, user, req.Candidates); err != nil {
+		return nil, err
+	}
+	return c.model.Cache.Sizes(w.asked(c.model.Scoring.Kind == Pointwise)), nil
+}
+
+// userSizes describes a request without candidates.
+func (s *Service) userSizes(c *call, m *grebev1.User) (*reuse.Sizes, error) {
+	user, err := s.whom(c, m)
+	if err != nil {
+		return nil, err
+	}
+	w := &work{call: c, userID: user.Id}
+	if err := c.model.reads().tokens(s, w, user, nil); err != nil {
+		return nil, err
+	}
+	return c.model.Cache.Sizes(w.asked(false)), nil
+}
+
+// noSizes leaves a request to the load of nodes.
+func noSizes(*call) (*reuse.Sizes, error) { return nil, nil }
+
+// Offer is a model as other nodes of the cluster see it.
+type Offer struct {
+	Version string // of the checkpoint that serves
+	Costs   schedule.Costs
+	Backlog time.Duration
+	Books   *kv.Store // nil: it keeps no KV
+}
+
+// Offer describes a model. It returns false if there is no such model.
+func (s *Service) Offer(model string) (o Offer, ok bool) {
+	sl := s.models[model]
+	if sl == nil {
+		return o, false
+	}
+	m := sl.take()
+	defer sl.release(m)
+	o.Version = m.Version
+	if m.Cache != nil {
+		o.Costs, o.Backlog, o.Books = m.Cache.Costs(), m.Cache.Backlog(), m.Cache.Store()
+	}
+	return o, true
+}
