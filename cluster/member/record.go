@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+
+	"grebe/schedule"
 )
 
 // Record is what a node publishes about itself under nodes/<id>.
@@ -46,6 +49,8 @@ type Model struct {
 	Digest   string `json:"digest"`   // of the weights
 	Format   string `json:"format"`   // of KV
 	Numerics string `json:"numerics"` // the class of devices that compute the same bits
+	// Costs are the times that the node measured, by which routers compare nodes.
+	Costs schedule.Costs `json:"costs"`
 }
 
 // Capacity is memory for KV in bytes, and the relative speed of computation.
@@ -78,6 +83,33 @@ func (r Record) Validate() error {
 
 // Has reports whether the process has a role.
 func (r Record) Has(role string) bool { return slices.Contains(r.Roles, role) }
+
+// Differs reports whether other processes have to learn of a new record. Measured times that differ by less than a tenth do
+// not matter.
+func (r Record) Differs(o Record) bool {
+	if len(r.Models) != len(o.Models) {
+		return true
+	}
+	o.Models = slices.Clone(o.Models)
+	for i := range o.Models {
+		if r.Models[i].near(o.Models[i]) {
+			o.Models[i].Costs = r.Models[i].Costs
+		}
+	}
+	return !equal(r, o)
+}
+
+// near reports whether the times of two models differ little.
+func (m Model) near(o Model) bool {
+	a, b := m.Costs, o.Costs
+	return near(a.Model.Fixed, b.Model.Fixed) && near(a.Model.Row, b.Model.Row) && near(a.Model.Square, b.Model.Square) &&
+		near(a.Model.Key, b.Model.Key) && near(a.Model.Request, b.Model.Request) && a.Keep == b.Keep &&
+		slices.EqualFunc(a.Transfer[:], b.Transfer[:], func(s, t schedule.Transfer) bool {
+			return near(s.Entry, t.Entry) && near(s.Token, t.Token)
+		})
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= .1*max(a, b) }
 
 // Encode returns the record as JSON.
 func (r Record) Encode() ([]byte, error) {

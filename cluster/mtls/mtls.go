@@ -232,3 +232,21 @@ func wrap(err error) error {
 	}
 	return fmt.Errorf("mtls: the other side's certificate is refused: %w", err)
 }
+
+// Plain returns a configuration to connect with the node's certificate to a server that is no member, such as etcd. The server's
+// host name is verified against the authority, as browsers do.
+func Plain(f Files) (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, wrap(err)
+	}
+	data, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, wrap(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(data) {
+		return nil, wrap(fmt.Errorf("%s has no certificate", f.CA))
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, RootCAs: roots}, nil
+}

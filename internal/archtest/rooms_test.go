@@ -11,7 +11,7 @@ import (
 // imports only its own room and rooms below it: then every room can be read, tested and simulated
 // without those above it.
 var rooms = []string{
-	"cmd", "app", "ingest", "index", "server", "serve", "cluster", "ahead", "generate", "catalog",
+	"cmd", "app", "ingest", "index", "server", "cluster", "serve", "ahead", "generate", "catalog",
 	"reuse", "dispatch", "prompt", "route", "schedule", "placement",
 	"engine", "blend", "beam", "model", "kv", "residency", "embed", "plan", "evict", "alloc", "pool", "compute",
 	"internal", // small helpers without a place in the walk

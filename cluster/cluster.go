@@ -1,0 +1,294 @@
+// Package cluster makes a process a member of a cluster: it announces the process, follows the other members, and answers
+// requests on the node where they are cheapest.
+//
+// The parts are packages below this one, which stand alone: coord (who is there, and small values), member (states of nodes),
+// feed (what nodes hold), peer (blocks of KV), mtls. Package route picks nodes. This package connects them to each other and to
+// sockets, and owns their goroutines.
+//
+// Nothing here stops a process from answering requests: without the coordinator the last known members stay, and without any
+// other member requests are answered here.
+//
+// Lock order: Cluster.mu, then fleet.mu.
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/cluster/coord"
+	"grebe/cluster/feed"
+	"grebe/cluster/member"
+	"grebe/cluster/mtls"
+	"grebe/route"
+	"grebe/schedule"
+	"grebe/serve"
+)
+
+// Config describes a member. Zero values mean the default.
+type Config struct {
+	Name     string         // of the cluster
+	Node     string         // this process's id
+	Roles    []string       // of package member; node and router
+	Listener net.Listener   // for other members; Close closes it
+	Peer     string         // host:port under which others reach Listener
+	API      string         // host:port of the public API
+	Identity *mtls.Identity // nil: no TLS
+	Zone     string
+
+	Coordinator coord.Coordinator // Close closes it
+	Lease       time.Duration     // after which a process that vanished is no longer registered; 10 s
+	Routing     route.Policy
+	Models      []Model
+	Registry    *prometheus.Registry // metrics; none
+	Log         *slog.Logger         // nothing is logged
+}
+
+// Model is a model that this process serves.
+type Model struct {
+	Name     string
+	Format   string // of its KV
+	Numerics string // class of devices that compute the same bits
+}
+
+// Local answers requests in this process. *serve.Service does.
+type Local interface {
+	Rank(context.Context, *grebev1.RankRequest) (*grebev1.RankResponse, error)
+	Recommend(context.Context, *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error)
+	Score(context.Context, *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error)
+	Rerank(context.Context, *grebev1.RerankRequest) (*grebev1.RerankResponse, error)
+	Offer(model string) (serve.Offer, bool)
+}
+
+// Protocol is the range of versions of the protocol between members that this build speaks.
+var Protocol = member.Protocol{Min: 1, Max: 1}
+
+// Cluster is this process's membership.
+type Cluster struct {
+	cfg     Config
+	boot    string
+	start   time.Time
+	metrics *metrics
+	local   atomic.Pointer[Local]
+	wire    *wire
+	fleets  map[string]*fleet // by model
+	stopped atomic.Bool       // this process stops: it is drained
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	run    sync.WaitGroup
+	opened chan struct{} // closed when there is a secret
+
+	mu      sync.Mutex
+	members *member.Set
+	changes []change         // the last ones
+	secret  *feed.Secret     // nil until opened
+	known   map[string]*node // by id: every member that is not GONE, this process included
+	said    []byte           // record as it was announced
+	record  *coord.Announcement
+}
+
+// Open returns a member that does nothing yet. The caller MUST Close it.
+func Open(cfg Config) (*Cluster, error) {
+	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
+	if len(cfg.Roles) == 0 {
+		cfg.Roles = []string{member.Node, member.Router}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Registry == nil {
+		cfg.Registry = prometheus.NewRegistry()
+	}
+	if cfg.Node == "" || cfg.Name == "" || cfg.Listener == nil || cfg.Coordinator == nil {
+		return nil, errors.New("cluster: a member needs a cluster, an id, a listener and a coordinator")
+	}
+	c := &Cluster{
+		cfg: cfg, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
+		known: map[string]*node{}, fleets: map[string]*fleet{}, opened: make(chan struct{}),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.metrics = newMetrics(c)
+	if err := c.metrics.register(cfg.Registry); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	for i := range cfg.Models {
+		f, err := newFleet(c, &cfg.Models[i])
+		if err != nil {
+			return nil, err
+		}
+		c.fleets[cfg.Models[i].Name] = f
+	}
+	c.wire = newWire(c)
+	return c, nil
+}
+
+func newBoot() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// Register adds services for other members. It MUST be called before Start.
+func (c *Cluster) Register(f func(grpc.ServiceRegistrar)) { f(c.wire.grpc) }
+
+// Start announces this process and lets others use it.
+func (c *Cluster) Start(l Local) error {
+	c.local.Store(&l)
+	data, err := c.describe().Encode()
+	if err != nil {
+		return err
+	}
+	c.said = data
+	if c.record, err = coord.Announce(c.cfg.Coordinator, nodesKey+c.cfg.Node, c.cfg.Lease, data, c.cfg.Log); err != nil {
+		return err
+	}
+	c.wire.serve()
+	c.run.Go(c.findSecret)
+	c.run.Go(c.follow)
+	c.run.Go(c.keepRecord)
+	return nil
+}
+
+// Leave tells other members that this process stops: they send it no more requests, which takes them about a heartbeat.
+func (c *Cluster) Leave() {
+	if c.stopped.Swap(true) || c.record == nil {
+		return
+	}
+	c.announce()
+}
+
+// Close leaves the cluster. No request may be in flight.
+func (c *Cluster) Close() error {
+	c.stopped.Store(true)
+	c.cancel()
+	var err error
+	if c.record != nil {
+		err = c.record.Close()
+	}
+	c.run.Wait()
+	c.closeNodes()
+	c.wire.close()
+	return errors.Join(err, c.cfg.Coordinator.Close())
+}
+
+// describe returns this process's record.
+func (c *Cluster) describe() member.Record {
+	r := member.Record{
+		ID: c.cfg.Node, Boot: c.boot, API: c.cfg.API, Peer: c.cfg.Peer, Protocol: Protocol, Roles: c.cfg.Roles, Zone: c.cfg.Zone,
+		Draining: c.stopped.Load(),
+	}
+	l := c.local.Load()
+	for i := range c.cfg.Models {
+		m := &c.cfg.Models[i]
+		if o, ok := (*l).Offer(m.Name); ok {
+			costs := o.Costs
+			costs.Model.Quality = schedule.Quality{}
+			r.Models = append(r.Models, member.Model{Name: m.Name, Digest: o.Version, Format: m.Format, Numerics: m.Numerics, Costs: costs})
+		}
+	}
+	return r
+}
+
+// nodesKey begins the keys of members' records, drainKey those of operators' flags, and secretKey is the secret's.
+const (
+	nodesKey  = "nodes/"
+	drainKey  = "drained/"
+	secretKey = "secret"
+)
+
+// refresh is the time between two looks at what this process announces: costs that are measured, versions of checkpoints.
+const refresh = 2 * time.Second
+
+// keepRecord announces changes of what this process serves.
+func (c *Cluster) keepRecord() {
+	every := time.NewTicker(refresh)
+	defer every.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.record.Done():
+			c.cfg.Log.Error("this process is no longer a member: another one has its id", "node", c.cfg.Node, "error", c.record.Err())
+			return
+		case <-every.C:
+			c.announce()
+		}
+	}
+}
+
+// announce announces this process again if its record changed. Small changes of measured times do not count.
+func (c *Cluster) announce() {
+	r := c.describe()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old, err := member.Decode(c.said); err == nil && !old.Differs(r) {
+		return
+	}
+	data, err := r.Encode()
+	if err == nil {
+		err = c.record.Set(data)
+	}
+	if err != nil {
+		c.cfg.Log.Error("announce this process", "error", err)
+		return
+	}
+	c.said = data
+}
+
+// findSecret gets the cluster's secret from the coordinator, or makes one for all.
+func (c *Cluster) findSecret() {
+	var wait coord.Backoff
+	for {
+		s, err := c.sharedSecret()
+		if err == nil {
+			c.mu.Lock()
+			c.secret = s
+			c.mu.Unlock()
+			c.wire.open(s)
+			close(c.opened)
+			return
+		}
+		c.cfg.Log.Warn("read the cluster's secret", "error", err)
+		if !wait.Wait(c.ctx) {
+			return
+		}
+	}
+}
+
+func (c *Cluster) sharedSecret() (*feed.Secret, error) {
+	var s feed.Secret
+	e, err := c.cfg.Coordinator.Get(c.ctx, secretKey)
+	if err == nil && e.Version == 0 {
+		rand.Read(s[:]) // never fails
+		if _, err = c.cfg.Coordinator.Swap(c.ctx, secretKey, s[:], 0, nil); err == nil {
+			return &s, nil
+		}
+		if errors.Is(err, coord.ErrConflict) {
+			e, err = c.cfg.Coordinator.Get(c.ctx, secretKey)
+		}
+	}
+	if err == nil && len(e.Data) != len(s) {
+		err = fmt.Errorf("cluster: the secret has %d bytes, want %d", len(e.Data), len(s))
+	}
+	if err != nil {
+		return nil, err
+	}
+	copy(s[:], e.Data)
+	return &s, nil
+}
+
+// now is the time of routers.
+func (c *Cluster) now() time.Duration { return time.Since(c.start) }

@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/cluster/member"
+)
+
+// metrics counts what happens in the cluster, as this process sees it.
+type metrics struct {
+	c      *Cluster
+	total  *prometheus.CounterVec
+	errors prometheus.Histogram
+
+	nodes, up, age *prometheus.Desc
+}
+
+func newMetrics(c *Cluster) *metrics {
+	return &metrics{
+		c: c,
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "grebe_route_total",
+			Help: "Requests by where they were answered: here, there (another node), again (another node failed), alone (no node is known).",
+		}, []string{"reason"}),
+		errors: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "grebe_route_error_ms", Help: "Milliseconds that requests took, less what was predicted.",
+			Buckets: []float64{-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300, 1000},
+		}),
+		nodes: prometheus.NewDesc("grebe_nodes", "Members of the cluster by state.", []string{"state"}, nil),
+		up:    prometheus.NewDesc("grebe_coordinator_up", "1 if the coordinator answers.", nil, nil),
+		age: prometheus.NewDesc("grebe_residency_age_seconds",
+			"How old the newest proof is that the index of a node's KV is up to date.", []string{"node", "model"}, nil),
+	}
+}
+
+func (m *metrics) register(r *prometheus.Registry) error {
+	for _, c := range []prometheus.Collector{m, m.total, m.errors} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routed counts a decision.
+func (m *metrics) routed(p *pick, self string, again bool) {
+	reason := "there"
+	switch {
+	case again:
+		reason = "again"
+	case p.node == self:
+		reason = "here"
+	}
+	m.total.WithLabelValues(reason).Inc()
+}
+
+// answered counts the error of a prediction.
+func (m *metrics) answered(p *pick, took time.Duration, err error) {
+	if err == nil {
+		m.errors.Observe(ms(took) - p.choice.Ms)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.nodes
+	out <- m.up
+	out <- m.age
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	counts := map[member.State]int{member.Active: 0, member.LeaseLost: 0, member.Suspect: 0}
+	s := m.c.Status()
+	for i := range s.Nodes {
+		for state := range counts {
+			if s.Nodes[i].State == state.String() {
+				counts[state]++
+			}
+		}
+		for _, model := range s.Nodes[i].Models {
+			out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, model.AgeMs/1000, s.Nodes[i].ID, model.Name)
+		}
+	}
+	for state, n := range counts {
+		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state.String())
+	}
+	up := 0.0
+	if s.Coordinator == "up" {
+		up = 1
+	}
+	out <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, up)
+}

@@ -1,0 +1,78 @@
+package cluster
+
+import (
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+// node is a member as this process reaches it.
+type node struct {
+	boot, peer     string
+	conn           *grpc.ClientConn
+	client         grebev1.GrebeClient
+	routed, failed atomic.Int64
+}
+
+// node returns a member by its id and boot, or nil.
+func (c *Cluster) node(id, boot string) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.known[id]; n != nil && n.boot == boot {
+		return n
+	}
+	return nil
+}
+
+// followNodes connects to members that joined, and leaves those that left.
+func (c *Cluster) followNodes() {
+	c.mu.Lock()
+	secret, members := c.secret, c.members.Members()
+	if secret == nil {
+		c.mu.Unlock()
+		return
+	}
+	there := map[string]bool{}
+	for i := range members {
+		m := &members[i]
+		there[m.ID] = true
+		n := c.known[m.ID]
+		if n != nil && n.boot == m.Boot && n.peer == m.Peer {
+			continue
+		}
+		if n != nil {
+			n.conn.Close()
+		}
+		conn, err := c.wire.dial(m.ID, m.Peer)
+		if err != nil {
+			c.cfg.Log.Error("connect to a member", "node", m.ID, "error", err)
+			delete(c.known, m.ID)
+			continue
+		}
+		c.known[m.ID] = &node{boot: m.Boot, peer: m.Peer, conn: conn, client: grebev1.NewGrebeClient(conn)}
+	}
+	for id, n := range c.known {
+		if !there[id] {
+			n.conn.Close()
+			delete(c.known, id)
+		}
+	}
+	c.mu.Unlock()
+	for _, f := range c.fleets {
+		for _, s := range f.set(members, secret) {
+			c.run.Go(func() { f.free(s) })
+		}
+	}
+}
+
+// closeNodes closes all connections.
+func (c *Cluster) closeNodes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, n := range c.known {
+		n.conn.Close()
+		delete(c.known, id)
+	}
+}
