@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"grebe/catalog"
+	"grebe/cluster"
 	"grebe/compute"
 	"grebe/embed"
 	"grebe/generate"
@@ -79,7 +80,8 @@ type App struct {
 	lost       chan error           // receives the reason when the device is lost
 	loaded     *models
 	loader     *loader
-	record     *record.Log // of decisions; nil: none are recorded
+	record     *record.Log      // of decisions; nil: none are recorded
+	cluster    *cluster.Cluster // nil: the process is alone
 	closers    closers
 }
 
@@ -187,6 +189,9 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	sc.Versions = a.keeper
 	a.loader = newLoader(a, cfg)
 	sc.Loader = a.loader
+	if err := a.joinCluster(ctx, cfg, &sc); err != nil {
+		return err
+	}
 	return a.openServer(ctx, cfg, sc, front)
 }
 
@@ -223,6 +228,9 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Confi
 		return err
 	}
 	a.loaded.service.Store(a.service)
+	if a.cluster != nil {
+		front.Fleet = a.cluster
+	}
 	if a.server, err = server.New(a.service, front); err != nil {
 		return err
 	}
@@ -240,7 +248,10 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Confi
 	if err := a.service.Check(ctx); err != nil {
 		return err
 	}
-	return forgetDeleted(cfg.DataDir, a.service)
+	if err := forgetDeleted(cfg.DataDir, a.service); err != nil || a.cluster == nil {
+		return err
+	}
+	return a.cluster.Start(a.service)
 }
 
 // openCatalog opens the catalog in the data folder and loads the files that the configuration names.

@@ -92,6 +92,9 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 		return err
 	}
 	store.Record(m.app.record.Room("kv"))
+	if cfg.Cluster.Name != "" {
+		store.Follow(newBoot(), feedEvents)
+	}
 	m.closers.add(func() error { store.Close(); return nil })
 	m.closers.add(func() error {
 		return unlessHung(m.disk, "write KV to its disk and end what is read from there", func() error {

@@ -104,6 +104,9 @@ func (a *App) serve(stopped context.Context, cfg *config.Config, p Process, door
 	defer func() { now = stop() }()
 	ctx, unwatch := a.watch(stopped)
 	defer unwatch()
+	if a.cluster != nil {
+		context.AfterFunc(stopped, a.cluster.Leave)
+	}
 	within := time.Duration(cfg.Limits.DrainMillis+cfg.Limits.ShutdownMillis) * time.Millisecond
 	context.AfterFunc(stopped, func() { a.loaded.closeBy.Store(time.Now().Add(within).UnixNano()) })
 	err = a.server.Serve(ctx, doors)

@@ -42,7 +42,7 @@ func forwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != n
 // returns may be nil.
 func routed[Q, R proto.Message](ctx context.Context, s *Service, op, model string, deadline int32, req Q,
 	sizes func(c *call) (*reuse.Sizes, error), here func(context.Context, Q) (R, error)) (R, error) {
-	if s.cfg.Fleet == nil || forwarded(ctx) {
+	if s.cfg.Cluster == nil || forwarded(ctx) {
 		return here(ctx, req)
 	}
 	var none R
@@ -50,7 +50,7 @@ func routed[Q, R proto.Message](ctx context.Context, s *Service, op, model strin
 	if err != nil {
 		return none, err
 	}
-	resp, err := s.cfg.Fleet.Answer(ctx, a, func(ctx context.Context) (proto.Message, error) { return here(ctx, req) })
+	resp, err := s.cfg.Cluster.Answer(ctx, a, func(ctx context.Context) (proto.Message, error) { return here(ctx, req) })
 	if err != nil {
 		return none, err
 	}

@@ -40,8 +40,8 @@ type Config struct {
 	// there is none.
 	UserDeleted func() error
 
-	// Fleet is the cluster that this process belongs to; nil: it answers all requests itself.
-	Fleet Fleet
+	// Cluster is the cluster that this process belongs to; nil: it answers all requests itself.
+	Cluster Fleet
 
 	// Tables are embedding tables whose rows can be read and changed; nil: there are none. The caller closes them.
 	Tables *embed.Tables

@@ -35,6 +35,31 @@ type Config struct {
 	Tracing   Tracing   `yaml:"tracing"`
 	Catalog   Catalog   `yaml:"catalog"`
 	Reload    Reload    `yaml:"reload"`
+	Cluster   Cluster   `yaml:"cluster"`
+}
+
+// Cluster makes the process a member of a cluster. Without a name it is alone.
+type Cluster struct {
+	Name string `yaml:"name"` // of the cluster; none: there is no cluster
+	// Coordinator is etcd://HOST:PORT,… or embedded, which runs etcd in this process with its data in data_dir; none
+	Coordinator string     `yaml:"coordinator"`
+	Node        string     `yaml:"node"`      // this process's id in the cluster; the host's name
+	Listen      string     `yaml:"listen"`    // address for other members; 127.0.0.1:7070
+	Advertise   string     `yaml:"advertise"` // address under which others reach listen; listen, with the host's name for 0.0.0.0
+	API         string     `yaml:"api"`       // address under which clients reach this process, for people to see; likewise of listen
+	Etcd        string     `yaml:"etcd"`      // address of the embedded etcd; 127.0.0.1:2379
+	Zone        string     `yaml:"zone"`      // where the process runs, for people to see; none
+	Roles       []string   `yaml:"roles"`     // node (holds KV and computes), router (accepts requests and picks a node); both
+	TLS         ClusterTLS `yaml:"tls"`
+	Insecure    bool       `yaml:"insecure"` // members may talk without TLS on addresses that other machines reach; false
+	Routing     string     `yaml:"routing"`  // predicted, affinity, emb-kv, least-loaded, round-robin or user-hash; predicted
+}
+
+// ClusterTLS names PEM files. Members show each other their certificates, which name cluster and node.
+type ClusterTLS struct {
+	Cert string `yaml:"cert"` // certificate chain with the name grebe://CLUSTER/NODE; none
+	Key  string `yaml:"key"`  // its private key; none
+	CA   string `yaml:"ca"`   // authority of all members' certificates; none
 }
 
 // Model is one checkpoint to serve.
@@ -190,6 +215,7 @@ func Default() *Config {
 		Dashboard: Dashboard{UserIDs: "hidden"},
 		Tracing:   Tracing{Sample: Size{Percent: 1}},
 		Reload:    Reload{Warm: Size{Percent: 25}, TrialMillis: 10000},
+		Cluster:   Cluster{Listen: "127.0.0.1:7070", Etcd: "127.0.0.1:2379", Roles: []string{"node", "router"}, Routing: "predicted"},
 	}
 }
 

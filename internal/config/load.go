@@ -188,6 +188,9 @@ func (l *Loaded) resolve(dir string) {
 	fix("tls.cert", &l.TLS.Cert)
 	fix("tls.key", &l.TLS.Key)
 	fix("tls.client_ca", &l.TLS.ClientCA)
+	fix("cluster.tls.cert", &l.Cluster.TLS.Cert)
+	fix("cluster.tls.key", &l.Cluster.TLS.Key)
+	fix("cluster.tls.ca", &l.Cluster.TLS.CA)
 	fix("auth.keys", &l.Auth.Keys)
 	for i := range l.Models {
 		fix(fmt.Sprintf("models[%d].path", i), &l.Models[i].Path)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -88,6 +89,7 @@ func (c *Config) Validate() error {
 	}
 	c.validateModels(&p)
 	c.validateTables(&p)
+	c.validateCluster(&p)
 	return errors.Join(p...)
 }
 
@@ -297,4 +299,53 @@ func (c *Config) validateTables(p *problems) {
 			p.add(path+".default", "has %d numbers, a row %d", len(t.Default), t.Dim)
 		}
 	}
+}
+
+// validateCluster checks the cluster's part.
+func (c *Config) validateCluster(p *problems) {
+	k, none := &c.Cluster, Default().Cluster
+	if k.Name == "" {
+		if !reflect.DeepEqual(*k, none) {
+			p.add("cluster.name", "is missing: without it there is no cluster, and the other keys mean nothing")
+		}
+		return
+	}
+	for _, id := range []struct{ path, value string }{{"cluster.name", k.Name}, {"cluster.node", k.Node}} {
+		if strings.ContainsFunc(id.value, func(r rune) bool { return r > '~' || !strings.ContainsRune(idLetters, r) }) || len(id.value) > 63 {
+			p.add(id.path, "%q: want at most 63 letters, digits, '.', '_' and '-'", id.value)
+		}
+	}
+	if k.Coordinator != "embedded" && !strings.HasPrefix(k.Coordinator, "etcd://") {
+		p.add("cluster.coordinator", "%q: want etcd://HOST:PORT,… or embedded", k.Coordinator)
+	}
+	for _, a := range []struct{ path, addr string }{
+		{"cluster.listen", k.Listen}, {"cluster.advertise", k.Advertise}, {"cluster.api", k.API}, {"cluster.etcd", k.Etcd},
+	} {
+		if _, port, err := net.SplitHostPort(a.addr); a.addr != "" && (err != nil || port == "") || a.addr == "" && a.path == "cluster.listen" {
+			p.add(a.path, "%q is not an address: write HOST:PORT, such as 127.0.0.1:7070", a.addr)
+		}
+	}
+	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "least-loaded", "round-robin", "user-hash")
+	for i, r := range k.Roles {
+		p.oneOf(fmt.Sprintf("cluster.roles[%d]", i), r, "node", "router")
+	}
+	if !slices.Contains(k.Roles, "node") {
+		p.add("cluster.roles", "%v: this build needs node in it", k.Roles)
+	}
+	switch t := &k.TLS; {
+	case (t.Cert == "") != (t.Key == "") || (t.Cert == "") != (t.CA == ""):
+		p.add("cluster.tls", "give cert, key and ca")
+	case t.Cert == "" && !k.Insecure && !isLoopback(k.Listen):
+		p.add("cluster.tls", "is missing: other machines reach %s, and members would not know whom they talk to. Give cert, key and ca, "+
+			"or set cluster.insecure in a closed network", k.Listen)
+	}
+}
+
+const idLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
+// isLoopback reports whether only this machine reaches an address.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }

@@ -1,0 +1,156 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"grebe/cluster"
+	"grebe/cluster/coord"
+	"grebe/cluster/coord/embedded"
+	"grebe/cluster/coord/etcd"
+	"grebe/cluster/mtls"
+	"grebe/internal/config"
+	"grebe/kv"
+	"grebe/route"
+	"grebe/serve"
+)
+
+// feedEvents is the number of changes that a store keeps for routers that missed some.
+const feedEvents = 1 << 16
+
+// newBoot returns a number that no other start of a store has.
+func newBoot() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return max(2, binary.LittleEndian.Uint64(b[:]))
+}
+
+// joinCluster makes the process a member of the cluster that the configuration names. It is announced once it can answer.
+func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Config) error {
+	k := &cfg.Cluster
+	if k.Name == "" {
+		return nil
+	}
+	node := k.Node
+	if node == "" {
+		var err error
+		if node, err = os.Hostname(); err != nil {
+			return fmt.Errorf("cluster.node: %w", err)
+		}
+	}
+	policy, err := routing(k.Routing)
+	if err != nil {
+		return err
+	}
+	var id *mtls.Identity
+	if k.TLS.Cert != "" {
+		if id, err = mtls.Load(mtls.Files{Cert: k.TLS.Cert, Key: k.TLS.Key, CA: k.TLS.CA}, k.Name, node); err != nil {
+			return fmt.Errorf("cluster.tls: %w", err)
+		}
+	}
+	c := cluster.Config{
+		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy, Log: a.log, Registry: a.registry,
+		Peer: advertised(k.Advertise, k.Listen, node), API: advertised(k.API, cfg.Listen, node),
+	}
+	for i := range cfg.Models {
+		c.Models = append(c.Models, cluster.Model{Name: cfg.Models[i].Name, Format: kvFormat(&cfg.Models[i]), Numerics: a.numerics()})
+	}
+	if c.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", k.Listen); err != nil {
+		return fmt.Errorf("cluster.listen: %w", err)
+	}
+	if c.Coordinator, err = a.openCoordinator(ctx, cfg); err != nil {
+		c.Listener.Close()
+		return fmt.Errorf("cluster.coordinator: %w", err)
+	}
+	if a.cluster, err = cluster.Open(c); err != nil {
+		c.Listener.Close()
+		c.Coordinator.Close()
+		return err
+	}
+	a.closers.add(a.cluster.Close)
+	sc.Cluster, sc.Node = a.cluster, node
+	a.log.Info("a member of a cluster", "cluster", k.Name, "node", node, "peers", c.Peer, "secure", id != nil, "routing", k.Routing)
+	return nil
+}
+
+// openCoordinator connects to etcd, or runs one here.
+func (a *App) openCoordinator(ctx context.Context, cfg *config.Config) (coord.Coordinator, error) {
+	k := &cfg.Cluster
+	root := "/grebe/v1/" + k.Name + "/"
+	if k.Coordinator != "embedded" {
+		endpoints, err := etcd.ParseURL(k.Coordinator)
+		if err != nil {
+			return nil, err
+		}
+		secure, err := etcdTLS(k)
+		if err != nil {
+			return nil, err
+		}
+		return etcd.Open(etcd.Options{Endpoints: endpoints, Root: root, TLS: secure})
+	}
+	s, err := embedded.Start(ctx, embedded.Options{
+		Dir: filepath.Join(cfg.DataDir, "etcd"), Listen: k.Etcd, Cert: k.TLS.Cert, Key: k.TLS.Key, CA: k.TLS.CA, Log: a.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.closers.add(func() error { s.Close(); return nil })
+	secure, err := etcdTLS(k)
+	if err != nil {
+		return nil, err
+	}
+	return etcd.Open(etcd.Options{Endpoints: []string{s.Addr()}, Root: root, TLS: secure})
+}
+
+// etcdTLS returns how to connect to etcd: with the member's certificate if it has one.
+func etcdTLS(k *config.Cluster) (*tls.Config, error) {
+	if k.TLS.Cert == "" {
+		return nil, nil
+	}
+	return mtls.Plain(mtls.Files{Cert: k.TLS.Cert, Key: k.TLS.Key, CA: k.TLS.CA})
+}
+
+// routing returns the policy of a name in the configuration.
+func routing(name string) (route.Policy, error) {
+	if name == "emb-kv" {
+		return route.Joint, nil
+	}
+	return route.ParsePolicy(name)
+}
+
+// advertised returns the address under which others reach a listener: as configured, or the listener's own. Where it listens on
+// all addresses, the host's name stands in.
+func advertised(given, listen, node string) string {
+	if given != "" {
+		return given
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		name, err := os.Hostname()
+		if err != nil {
+			name = node
+		}
+		return net.JoinHostPort(name, port)
+	}
+	return listen
+}
+
+// numerics names the class of devices that compute the same bits as this one: the CPU's level or the GPU's kind. The number of
+// threads does not matter.
+func (a *App) numerics() string {
+	name, _, _ := strings.Cut(a.device.Name(), ",")
+	return strings.TrimSuffix(strings.NewReplacer(" (", "/", " ", "-").Replace(name), ")")
+}
+
+// kvFormat names the format of a model's KV.
+func kvFormat(mc *config.Model) string {
+	return fmt.Sprintf("%d/%s/%s", kv.ComputeVersion, cmp.Or(mc.DType, "auto"), cmp.Or(mc.KVDType, "auto"))
+}
