@@ -282,6 +282,12 @@ func (c *Client) Stats(node string) (s Stats, ok bool) {
 	return s, true
 }
 
+// Slow reports whether a node is a peer that stalled within the last second, without a byte since.
+func (c *Client) Slow(node string) bool {
+	p, err := c.peer(node)
+	return err == nil && p.slow(time.Now())
+}
+
 func (p *peer) quantile(q float64) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,0 +1,75 @@
+package fetch
+
+import (
+	"sync"
+	"time"
+
+	"grebe/cluster/peer"
+)
+
+// price is the measured cost of fetching, over the nodes that were asked.
+type price struct {
+	mu        sync.Mutex
+	nodes     map[string]struct{}
+	at        time.Time // when it was computed
+	trip, mib float64
+}
+
+const (
+	// Costs before anything was measured: a busy network of about 10 Gb/s.
+	guessTrip = 0.5 // ms
+	guessMiB  = 1   // ms
+	// priceLasts is how long a computed price is used.
+	priceLasts = 10 * time.Millisecond
+)
+
+// use notes that a node is asked.
+func (p *price) use(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.nodes[node]; ok {
+		return
+	}
+	if p.nodes == nil {
+		p.nodes = map[string]struct{}{}
+	}
+	p.nodes[node] = struct{}{}
+}
+
+// Cost implements reuse.Peers. It is the mean over the nodes that were asked.
+func (f *Fetcher) Cost() (trip, mib float64) {
+	p := &f.price
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); p.at.IsZero() || now.Sub(p.at) > priceLasts {
+		p.at = now
+		p.measure(f.Client)
+	}
+	return p.trip, p.mib
+}
+
+func (p *price) measure(c *peer.Client) {
+	var trips, rates int
+	p.trip, p.mib = 0, 0
+	for node := range p.nodes {
+		s, ok := c.Stats(node)
+		if !ok {
+			delete(p.nodes, node) // it left
+			continue
+		}
+		if s.RoundTrip > 0 {
+			p.trip += s.RoundTrip.Seconds() * 1e3
+			trips++
+		}
+		if s.Bandwidth > 0 {
+			p.mib += 1e3 * (1 << 20) / s.Bandwidth
+			rates++
+		}
+	}
+	if p.trip /= float64(max(trips, 1)); trips == 0 {
+		p.trip = guessTrip
+	}
+	if p.mib /= float64(max(rates, 1)); rates == 0 {
+		p.mib = guessMiB
+	}
+}
