@@ -160,6 +160,9 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 		return err
 	}
 	sc.Tables = a.tables
+	if err := a.joinCluster(ctx, cfg, &sc); err != nil {
+		return err
+	}
 	a.closers.add(a.loaded.Close)
 	var targets []generate.Target // models that recommend
 	for i := range cfg.Models {
@@ -189,8 +192,8 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	sc.Versions = a.keeper
 	a.loader = newLoader(a, cfg)
 	sc.Loader = a.loader
-	if err := a.joinCluster(ctx, cfg, &sc); err != nil {
-		return err
+	if a.cluster != nil {
+		a.closers.add(a.cluster.Close) // before the models
 	}
 	return a.openServer(ctx, cfg, sc, front)
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -18,7 +17,6 @@ import (
 	"grebe/cluster/coord/etcd"
 	"grebe/cluster/mtls"
 	"grebe/internal/config"
-	"grebe/kv"
 	"grebe/route"
 	"grebe/serve"
 )
@@ -61,7 +59,7 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		Peer: advertised(k.Advertise, k.Listen, node), API: advertised(k.API, cfg.Listen, node),
 	}
 	for i := range cfg.Models {
-		c.Models = append(c.Models, cluster.Model{Name: cfg.Models[i].Name, Format: kvFormat(&cfg.Models[i]), Numerics: a.numerics()})
+		c.Models = append(c.Models, cluster.Model{Name: cfg.Models[i].Name, Numerics: a.numerics()})
 	}
 	if c.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", k.Listen); err != nil {
 		return fmt.Errorf("cluster.listen: %w", err)
@@ -148,9 +146,4 @@ func advertised(given, listen, node string) string {
 func (a *App) numerics() string {
 	name, _, _ := strings.Cut(a.device.Name(), ",")
 	return strings.TrimSuffix(strings.NewReplacer(" (", "/", " ", "-").Replace(name), ")")
-}
-
-// kvFormat names the format of a model's KV.
-func kvFormat(mc *config.Model) string {
-	return fmt.Sprintf("%d/%s/%s", kv.ComputeVersion, cmp.Or(mc.DType, "auto"), cmp.Or(mc.KVDType, "auto"))
 }

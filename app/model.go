@@ -161,6 +161,10 @@ func (m *Model) retire(ctx context.Context) error {
 func (m *Model) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do) *reuse.Cache {
 	opt.Record = m.app.record.Room("reuse")
 	c := reuse.New(b, opt)
+	if k := m.app.cluster; k != nil {
+		release := k.Hold(m.config.Name, c)
+		m.closers.add(func() error { release(); return nil })
+	}
 	var settled error
 	m.closers.add(func() error { return settled }) // closed after both below have ended
 	m.closers.run(func(ctx context.Context) { settled = c.Run(ctx) })

@@ -59,7 +59,6 @@ type Config struct {
 // Model is a model that this process serves.
 type Model struct {
 	Name     string
-	Format   string // of its KV
 	Numerics string // class of devices that compute the same bits
 }
 
@@ -83,8 +82,10 @@ type Cluster struct {
 	metrics *metrics
 	local   atomic.Pointer[Local]
 	wire    *wire
+	blocks  *blocks
 	fleets  map[string]*fleet // by model
 	stopped atomic.Bool       // this process stops: it is drained
+	closed  atomic.Bool
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -131,6 +132,10 @@ func Open(cfg Config) (*Cluster, error) {
 		}
 		c.fleets[cfg.Models[i].Name] = f
 	}
+	var err error
+	if c.blocks, err = newBlocks(c); err != nil {
+		return nil, err
+	}
 	c.wire = newWire(c)
 	return c, nil
 }
@@ -170,8 +175,11 @@ func (c *Cluster) Leave() {
 	c.announce()
 }
 
-// Close leaves the cluster. No request may be in flight.
+// Close leaves the cluster. No request may be in flight. Only the first call does something.
 func (c *Cluster) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
 	c.stopped.Store(true)
 	c.cancel()
 	var err error
@@ -180,6 +188,7 @@ func (c *Cluster) Close() error {
 	}
 	c.run.Wait()
 	c.closeNodes()
+	c.blocks.client.Close()
 	c.wire.close()
 	return errors.Join(err, c.cfg.Coordinator.Close())
 }
@@ -193,11 +202,15 @@ func (c *Cluster) describe() member.Record {
 	l := c.local.Load()
 	for i := range c.cfg.Models {
 		m := &c.cfg.Models[i]
-		if o, ok := (*l).Offer(m.Name); ok {
-			costs := o.Costs
-			costs.Model.Quality = schedule.Quality{}
-			r.Models = append(r.Models, member.Model{Name: m.Name, Digest: o.Version, Format: m.Format, Numerics: m.Numerics, Costs: costs})
+		o, ok := (*l).Offer(m.Name)
+		if !ok || o.Cache == nil {
+			continue
 		}
+		costs, s := o.Cache.Costs(), c.fleets[m.Name].space(o.Cache)
+		costs.Model.Quality = schedule.Quality{}
+		r.Models = append(r.Models, member.Model{
+			Name: m.Name, Version: o.Version, Digest: s.Model, Format: s.Format, Numerics: s.Numerics, Costs: costs,
+		})
 	}
 	return r
 }

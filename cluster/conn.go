@@ -27,6 +27,9 @@ func (o *opened) Read(p []byte) (int, error) {
 	return o.Conn.Read(p)
 }
 
+// ConnectionState returns that of a secured connection.
+func (o *opened) ConnectionState() tls.ConnectionState { return o.state }
+
 // inbox is a listener whose connections others accepted.
 type inbox struct {
 	addr  net.Addr

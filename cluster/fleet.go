@@ -15,6 +15,7 @@ import (
 	feedwire "grebe/cluster/feed/wire"
 	"grebe/cluster/member"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/route"
 	"grebe/schedule"
 	"grebe/serve"
@@ -79,40 +80,45 @@ func newFleet(c *Cluster, m *Model) (*fleet, error) {
 
 // load is what this process's heartbeats say.
 func (f *fleet) load() feed.Load {
-	o, _ := f.offer()
-	return feed.Load{Backlog: o.Backlog, Draining: f.c.stopped.Load()}
+	l := feed.Load{Draining: f.c.stopped.Load()}
+	if c := f.cache(); c != nil {
+		l.Backlog = c.Backlog()
+	}
+	return l
 }
 
-func (f *fleet) offer() (serve.Offer, bool) {
+// cache returns the cache of the checkpoint that serves, or nil.
+func (f *fleet) cache() *reuse.Cache {
 	l := f.c.local.Load()
 	if l == nil {
-		return serve.Offer{}, false
+		return nil
 	}
-	return (*l).Offer(f.model.Name)
+	o, _ := (*l).Offer(f.model.Name)
+	return o.Cache
 }
 
 // The methods of feed.Books: those of the store that serves. A reload may replace it; the new one has another boot.
 
 // Position implements feed.Books.
 func (f *fleet) Position() (boot, seq uint64) {
-	if o, ok := f.offer(); ok && o.Books != nil {
-		return o.Books.Position()
+	if c := f.cache(); c != nil {
+		return c.Store().Position()
 	}
 	return 1, 0
 }
 
 // Since implements feed.Books.
 func (f *fleet) Since(dst []residency.Event, boot, seq uint64, most int) ([]residency.Event, bool) {
-	if o, ok := f.offer(); ok && o.Books != nil {
-		return o.Books.Since(dst, boot, seq, most)
+	if c := f.cache(); c != nil {
+		return c.Store().Since(dst, boot, seq, most)
 	}
 	return dst, boot == 1 && seq == 0
 }
 
 // Scan implements feed.Books.
 func (f *fleet) Scan(yield func(piece []residency.Event) bool) {
-	if o, ok := f.offer(); ok && o.Books != nil {
-		o.Books.Scan(yield)
+	if c := f.cache(); c != nil {
+		c.Store().Scan(yield)
 	}
 }
 

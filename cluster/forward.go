@@ -236,8 +236,8 @@ func answer[Q, R proto.Message](ctx context.Context, c *Cluster, model string, r
 		return none, status.Error(codes.Unknown, e.Error())
 	}
 	md := metadata.Pairs(tookHeader, strconv.FormatInt(time.Since(start).Microseconds(), 10))
-	if o, ok := (*l).Offer(c.modelName(model)); ok {
-		md.Set(backlogHeader, strconv.FormatInt(o.Backlog.Microseconds(), 10))
+	if o, ok := (*l).Offer(c.modelName(model)); ok && o.Cache != nil {
+		md.Set(backlogHeader, strconv.FormatInt(o.Cache.Backlog().Microseconds(), 10))
 	}
 	_ = grpc.SetHeader(ctx, md) // likewise
 	return resp, nil

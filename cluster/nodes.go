@@ -34,10 +34,13 @@ func (c *Cluster) followNodes() {
 		c.mu.Unlock()
 		return
 	}
-	there := map[string]bool{}
+	there, peers := map[string]bool{}, map[string]string{}
 	for i := range members {
 		m := &members[i]
 		there[m.ID] = true
+		if m.ID != c.cfg.Node {
+			peers[m.ID] = m.Peer
+		}
 		n := c.known[m.ID]
 		if n != nil && n.boot == m.Boot && n.peer == m.Peer {
 			continue
@@ -60,6 +63,7 @@ func (c *Cluster) followNodes() {
 		}
 	}
 	c.mu.Unlock()
+	c.blocks.client.SetPeers(peers)
 	for _, f := range c.fleets {
 		for _, s := range f.set(members, secret) {
 			c.run.Go(func() { f.free(s) })

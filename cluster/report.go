@@ -35,7 +35,7 @@ func (c *Cluster) Status() *status.Cluster {
 		}
 		for j := range m.Models {
 			n.Numerics = m.Models[j].Numerics
-			n.Models = append(n.Models, status.Model{Name: m.Models[j].Name, Version: m.Models[j].Digest})
+			n.Models = append(n.Models, status.Model{Name: m.Models[j].Name, Version: m.Models[j].Version})
 		}
 		out.Nodes = append(out.Nodes, n)
 	}

@@ -33,7 +33,6 @@ type wire struct {
 
 	mu     sync.Mutex
 	feeds  map[string]*feedwire.Server // by model; empty until there is a secret
-	blocks func(net.Conn)              // takes connections for blocks of KV; nil: nobody does
 	conns  map[net.Conn]struct{}       // whose first bytes are awaited
 	closed bool
 }
@@ -56,10 +55,13 @@ func newWire(c *Cluster) *wire {
 
 // serve accepts connections.
 func (w *wire) serve() {
-	in := newInbox(w.c.cfg.Listener.Addr())
-	w.run.Go(func() { _ = w.grpc.Serve(in) }) // ends with errClosed
+	addr := w.c.cfg.Listener.Addr()
+	in, blocks := newInbox(addr), newInbox(addr)
+	w.run.Go(func() { _ = w.grpc.Serve(in) }) // ends when in is closed
+	w.run.Go(func() { w.c.blocks.serve(w.c.ctx, blocks) })
 	w.run.Go(func() {
 		defer in.Close()
+		defer blocks.Close()
 		for {
 			conn, err := w.c.cfg.Listener.Accept()
 			if err != nil {
@@ -71,7 +73,7 @@ func (w *wire) serve() {
 				continue
 			}
 			if w.begin(conn) {
-				w.run.Go(func() { w.sort(conn, in) })
+				w.run.Go(func() { w.sort(conn, in, blocks) })
 			}
 		}
 	})
@@ -98,11 +100,11 @@ func (w *wire) begin(conn net.Conn) bool {
 var preface = []byte("PRI ")
 
 // sort gives a connection to gRPC or to the blocks. With TLS, the other side has shown that it is a member by then.
-func (w *wire) sort(raw net.Conn, in *inbox) {
+func (w *wire) sort(raw net.Conn, in, blocks *inbox) {
 	conn, err := w.greet(raw)
 	w.mu.Lock()
 	delete(w.conns, raw)
-	blocks, closed := w.blocks, w.closed
+	closed := w.closed
 	w.mu.Unlock()
 	switch {
 	case err != nil || closed:
@@ -112,10 +114,8 @@ func (w *wire) sort(raw net.Conn, in *inbox) {
 		raw.Close()
 	case bytes.Equal(conn.first, preface):
 		in.add(conn)
-	case blocks != nil:
-		blocks(conn)
 	default:
-		raw.Close()
+		blocks.add(conn)
 	}
 }
 

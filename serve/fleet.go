@@ -7,9 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	grebev1 "grebe/api/grebe/v1"
-	"grebe/kv"
 	"grebe/reuse"
-	"grebe/schedule"
 )
 
 // Fleet is the cluster that this process belongs to. It answers requests on the node where they are cheapest.
@@ -109,10 +107,8 @@ func noSizes(*call) (*reuse.Sizes, error) { return nil, nil }
 
 // Offer is a model as other nodes of the cluster see it.
 type Offer struct {
-	Version string // of the checkpoint that serves
-	Costs   schedule.Costs
-	Backlog time.Duration
-	Books   *kv.Store // nil: it keeps no KV
+	Version string       // of the checkpoint that serves
+	Cache   *reuse.Cache // nil: it keeps no KV
 }
 
 // Offer describes a model. It returns false if there is no such model.
@@ -121,11 +117,6 @@ func (s *Service) Offer(model string) (o Offer, ok bool) {
 	if sl == nil {
 		return o, false
 	}
-	m := sl.take()
-	defer sl.release(m)
-	o.Version = m.Version
-	if m.Cache != nil {
-		o.Costs, o.Backlog, o.Books = m.Cache.Costs(), m.Cache.Backlog(), m.Cache.Store()
-	}
-	return o, true
+	m := sl.serving()
+	return Offer{m.Version, m.Cache}, true
 }

@@ -46,9 +46,10 @@ func (p Protocol) Common(q Protocol) (int, bool) {
 // Model is a model that a node serves. Nodes exchange blocks of KV only if digest, format and numerics are equal.
 type Model struct {
 	Name     string `json:"name"`
-	Digest   string `json:"digest"`   // of the weights
-	Format   string `json:"format"`   // of KV
-	Numerics string `json:"numerics"` // the class of devices that compute the same bits
+	Version  string `json:"version,omitempty"` // of the checkpoint and its settings, for people to see
+	Digest   string `json:"digest"`            // of the weights and the format of KV
+	Format   string `json:"format"`            // of KV
+	Numerics string `json:"numerics"`          // the class of devices that compute the same bits
 	// Costs are the times that the node measured, by which routers compare nodes.
 	Costs schedule.Costs `json:"costs"`
 }

@@ -34,11 +34,12 @@ type Block struct {
 
 // ServerOptions configure a server. Zero values mean the default.
 type ServerOptions struct {
-	Node     string                                    // this node's id
-	Holder   Holder                                    // required
-	Epoch    func(epoch uint64) bool                   // reports whether requests of an epoch are answered now; required
-	TLS      *tls.Config                               // nil: no TLS
-	NodeOf   func(tls.ConnectionState) (string, error) // the node at the other end; required with TLS
+	Node   string                  // this node's id
+	Holder Holder                  // required
+	Epoch  func(epoch uint64) bool // reports whether requests of an epoch are answered now; required
+	// TLS secures connections. nil: they are not secured, or were before Serve got them; then they have a method ConnectionState.
+	TLS      *tls.Config
+	NodeOf   func(tls.ConnectionState) (string, error) // the node at the other end; required for secured connections, else nil
 	MaxConns int                                       // 1,024
 	MaxReads int                                       // blocks that are read or sent at a time; 64
 	MaxBytes int64                                     // of the blocks that are read or sent at a time; 256 MiB. A larger block is sent alone
@@ -63,8 +64,8 @@ func (o *ServerOptions) setDefaults() error {
 		return fmt.Errorf("peer: node %q needs a name of 1 to %d bytes", o.Node, maxName)
 	case o.Holder == nil || o.Epoch == nil:
 		return errors.New("peer: a server needs a holder and an epoch")
-	case (o.TLS == nil) != (o.NodeOf == nil):
-		return errors.New("peer: a server with TLS needs NodeOf, one without has no use for it")
+	case o.TLS != nil && o.NodeOf == nil:
+		return errors.New("peer: a server with TLS needs NodeOf")
 	case o.MaxConns < 0 || o.MaxReads < 0 || o.MaxBytes < 0:
 		return errors.New("peer: a server's bounds must not be negative")
 	}

@@ -81,6 +81,15 @@ func (t *session) greet(ctx context.Context) error {
 			return err
 		}
 		r, t.c = c, c
+	} else if s.opt.NodeOf != nil {
+		secured, ok := t.raw.(interface{ ConnectionState() tls.ConnectionState })
+		if !ok {
+			return errors.New("the connection is not secured")
+		}
+		var err error
+		if from, err = s.opt.NodeOf(secured.ConnectionState()); err != nil {
+			return err
+		}
 	}
 	t.r = bufio.NewReaderSize(r, frameHeader+maxBody)
 	f, err := t.frame()
