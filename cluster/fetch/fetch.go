@@ -266,6 +266,9 @@ func (f *Fetcher) get(ctx context.Context, g *get, wants []reuse.Want) {
 			worst = s
 		}
 	}
+	if worst == peer.Hit || worst == peer.Late {
+		f.price.ended(worst == peer.Late)
+	}
 	f.Metrics.fetched(g.node, worst, time.Since(began), bytes)
 }
 

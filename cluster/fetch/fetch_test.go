@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"grebe/cluster/peer"
+	"grebe/kv"
 	"grebe/plan"
 	"grebe/reuse"
 	"grebe/schedule"
@@ -296,6 +298,55 @@ func TestCostsAreMeasured(t *testing.T) {
 	}
 }
 
+// Late fetches make others dearer, and time makes up for it.
+func TestLateness(t *testing.T) {
+	var l lateness
+	now := time.Unix(100, 0)
+	if f := l.factor(now); f != 1 {
+		t.Errorf("the factor is %v before the first fetch", f)
+	}
+	for range 20 {
+		l.ended(true, now)
+	}
+	if f := l.factor(now); f < 16000 || f > 17000 {
+		t.Errorf("the factor is %v after many late fetches", f)
+	}
+	if f := l.factor(now.Add(time.Minute)); f > 1.03 {
+		t.Errorf("the factor is %v after a minute", f)
+	}
+	for range 50 {
+		l.ended(false, now)
+	}
+	if f := l.factor(now); f != 1 {
+		t.Errorf("the factor is %v after many fetches in time", f)
+	}
+}
+
+// Over a link that is too slow, few requests fetch in vain.
+func TestASlowLink(t *testing.T) {
+	all := fleet(t, kind{}, kind{})
+	all[1].load.ms = .1 // ten milliseconds for a user, who takes about 100 ms on the link
+	for _, r := range []*reuse.Request{question(schedule.User), question(schedule.Predicted)} {
+		all[0].ranks(t, r)
+	}
+	all[0].wire.set(func(b []byte) []byte { time.Sleep(time.Duration(len(b)) * time.Microsecond); return b })
+	fetches := &deadline{Peers: all[1].fetcher}
+	all[1].SetPeers(fetches)
+	const users = 60
+	for i := range users {
+		r := question(schedule.Predicted)
+		r.UserID, r.Items = fmt.Sprint("u", i), r.Items[:2]
+		first := *r
+		first.Policy = schedule.User
+		all[0].ranks(t, &first)
+		all[1].ranks(t, r)
+	}
+	t.Logf("%d of %d requests fetched", fetches.fetches, users)
+	if fetches.fetches == 0 || fetches.fetches > users/4 {
+		t.Errorf("%d of %d requests fetched over a link that is too slow", fetches.fetches, users)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	all := fleet(t, kind{}, kind{})
 	r := question(schedule.User)
@@ -361,7 +412,7 @@ func TestRandomRequests(t *testing.T) {
 		v.End(&l, nil)
 	}
 	var wg sync.WaitGroup
-	var fetched, wrong atomic.Int64
+	var fetched, wrong, full atomic.Int64
 	for w := range 4 {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(w), 5))
@@ -380,6 +431,10 @@ func TestRandomRequests(t *testing.T) {
 					}[i/20%3])
 				}
 				got, tiers, err := n.rank(t.Context(), q.request)
+				if errors.Is(err, kv.ErrFull) { // the other requests have all memory
+					full.Add(1)
+					continue
+				}
 				if err != nil {
 					t.Error(err)
 					return
@@ -393,7 +448,7 @@ func TestRandomRequests(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d tokens were fetched", fetched.Load())
-	if wrong.Load() > 0 || fetched.Load() == 0 {
-		t.Errorf("%d answers differ, %d tokens were fetched", wrong.Load(), fetched.Load())
+	if wrong.Load() > 0 || fetched.Load() == 0 || full.Load() > 100 {
+		t.Errorf("%d answers differ, %d tokens were fetched, %d times there was no memory", wrong.Load(), fetched.Load(), full.Load())
 	}
 }

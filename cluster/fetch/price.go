@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ type price struct {
 	nodes     map[string]struct{}
 	at        time.Time // when it was computed
 	trip, mib float64
+	late      lateness
 }
 
 const (
@@ -45,7 +47,43 @@ func (f *Fetcher) Cost() (trip, mib float64) {
 		p.at = now
 		p.measure(f.Client)
 	}
-	return p.trip, p.mib
+	return p.trip, p.mib * p.late.factor(time.Now())
+}
+
+// ended notes whether all of a GET came in time.
+func (p *price) ended(late bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late.ended(late, time.Now())
+}
+
+// lateness makes fetches dearer after others were late. A fetch that is late has cost its whole budget. Over a slow link budgets may be
+// too short to measure its bandwidth, and without this every request would try in vain.
+type lateness struct {
+	more float64   // logarithm of the factor
+	last time.Time // when a fetch ended
+}
+
+const (
+	lateMore  = 2 * math.Ln2 // a late fetch makes the factor four times as large
+	lateLess  = -.22         // one in time takes a fifth off: the factor grows if more than one of seven is late
+	lateMost  = 14 * math.Ln2
+	lateFades = 10 * time.Second // of idleness, in which the logarithm loses most of its value
+)
+
+func (l *lateness) ended(late bool, now time.Time) {
+	l.more = math.Log(l.factor(now))
+	l.last = now
+	if late {
+		l.more = min(l.more+lateMore, lateMost)
+	} else {
+		l.more = max(l.more+lateLess, 0)
+	}
+}
+
+// factor is at least 1. It falls with time, so that peers are tried again.
+func (l *lateness) factor(now time.Time) float64 {
+	return math.Exp(l.more * math.Exp(-max(0, now.Sub(l.last).Seconds())/lateFades.Seconds()))
 }
 
 func (p *price) measure(c *peer.Client) {
