@@ -59,7 +59,8 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		Peer: advertised(k.Advertise, k.Listen, node), API: advertised(k.API, cfg.Listen, node),
 	}
 	for i := range cfg.Models {
-		c.Models = append(c.Models, cluster.Model{Name: cfg.Models[i].Name, Numerics: a.numerics()})
+		mc := &cfg.Models[i]
+		c.Models = append(c.Models, cluster.Model{Name: mc.Name, Group: sharesWith(cfg, mc).Name, Numerics: a.numerics()})
 	}
 	if c.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", k.Listen); err != nil {
 		return fmt.Errorf("cluster.listen: %w", err)

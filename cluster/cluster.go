@@ -59,6 +59,7 @@ type Config struct {
 // Model is a model that this process serves.
 type Model struct {
 	Name     string
+	Group    string // name of the first model with the same queue and the same memory
 	Numerics string // class of devices that compute the same bits
 }
 
@@ -83,7 +84,8 @@ type Cluster struct {
 	local   atomic.Pointer[Local]
 	wire    *wire
 	blocks  *blocks
-	fleets  map[string]*fleet // by model
+	fleets  map[string]*fleet // by model; models of a group share one
+	groups  []*fleet          // each once
 	stopped atomic.Bool       // this process stops: it is drained
 	closed  atomic.Bool
 
@@ -126,11 +128,16 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	for i := range cfg.Models {
-		f, err := newFleet(c, &cfg.Models[i])
+		m := &cfg.Models[i]
+		if f := c.fleets[m.Group]; f != nil {
+			c.fleets[m.Name] = f
+			continue
+		}
+		f, err := newFleet(c, m)
 		if err != nil {
 			return nil, err
 		}
-		c.fleets[cfg.Models[i].Name] = f
+		c.fleets[m.Name], c.groups = f, append(c.groups, f)
 	}
 	var err error
 	if c.blocks, err = newBlocks(c); err != nil {

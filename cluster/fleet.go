@@ -52,8 +52,8 @@ type slot struct {
 	number int // in the router
 	costs  route.Node
 	stop   context.CancelFunc
-	client *feedwire.Client
-	done   chan struct{} // closed when the client has ended
+	client *feedwire.Client // nil: of this process
+	done   chan struct{}    // closed when it is no longer followed
 
 	silent context.Context // ends when its connection breaks; another one for each connection
 	hush   context.CancelFunc
@@ -194,6 +194,13 @@ const firstTrip = .3
 func (f *fleet) connect(s *slot, m *member.Member, secret *feed.Secret) {
 	ctx, stop := context.WithCancel(f.c.ctx)
 	s.stop = stop
+	if s.id == f.c.cfg.Node {
+		f.c.run.Go(func() {
+			defer close(s.done)
+			f.followSelf(ctx, s, secret)
+		})
+		return
+	}
 	s.client = feedwire.NewClient(feedwire.ClientConfig{
 		Follower: feed.FollowerConfig{Node: s.number, ID: s.id, Secret: *secret, Sink: f.router},
 		Address:  "passthrough:///" + m.Peer,
@@ -279,6 +286,7 @@ type pick struct {
 
 // pick picks the node for a request, other than those in not. It returns false if there is none.
 func (f *fleet) pick(a *serve.Asked, secret *feed.Secret, not string) (p pick, ok bool) {
+	backlog := f.load().Backlog
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.slots[not]; s != nil { // the router must not see it for a moment
@@ -295,6 +303,9 @@ func (f *fleet) pick(a *serve.Asked, secret *feed.Secret, not string) (p pick, o
 		}
 	}
 	q.Prompt.Slack = float64(time.Until(a.Deadline)) / float64(time.Millisecond)
+	if s := f.slots[f.c.cfg.Node]; s != nil { // what happens here is known at once
+		f.router.Told(s.number, f.c.now(), backlog)
+	}
 	p.choice = f.router.Pick(q, f.c.now())
 	q.Prompt, q.Tokens = schedule.Request{}, nil // keep no reference
 	if p.choice.Node < 0 {

@@ -64,7 +64,7 @@ func (c *Cluster) followNodes() {
 	}
 	c.mu.Unlock()
 	c.blocks.client.SetPeers(peers)
-	for _, f := range c.fleets {
+	for _, f := range c.groups {
 		for _, s := range f.set(members, secret) {
 			c.run.Go(func() { f.free(s) })
 		}

@@ -152,8 +152,8 @@ func (w *wire) open(s *feed.Secret) {
 	if w.closed {
 		return
 	}
-	for name, f := range w.c.fleets {
-		w.feeds[name] = feedwire.NewServer(feedwire.ServerConfig{Publisher: feed.NewPublisher(w.c.cfg.Node, *s, f, f.load)})
+	for _, f := range w.c.groups {
+		w.feeds[f.model.Name] = feedwire.NewServer(feedwire.ServerConfig{Publisher: feed.NewPublisher(w.c.cfg.Node, *s, f, f.load)})
 	}
 }
 
