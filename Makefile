@@ -157,6 +157,10 @@ chaos: ## ten minutes of faults, under the race detector: every answer beside th
 	CGO_ENABLED=1 $(GO) build -race -o bin/grebe-race ./cmd/grebe
 	GREBE_BINARY=$(CURDIR)/bin/grebe-race GREBE_CHAOS=10m $(GO) test -count=1 -v -timeout 30m -run Chaos ./cmd/grebe
 
+.PHONY: cluster-test
+cluster-test: ## clusters of real processes and a real etcd that are killed, stopped and cut off under load; takes half an hour
+	CGO_ENABLED=0 GREBE_TRIAL=full $(GO) test -count=1 -v -timeout 90m -run Trial ./cmd/grebe
+
 SEEDS ?= 500
 .PHONY: metamorphic
 metamorphic: ## SEEDS random servers and requests in one process: every answer is that of a server without caches (SEED is the first)
