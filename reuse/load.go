@@ -9,6 +9,7 @@ import (
 	"grebe/dispatch/loading"
 	"grebe/kv"
 	"grebe/plan"
+	"grebe/schedule"
 )
 
 // load reads entries from disk for a request, concurrently with it, and pins them. A load may outlive a request that
@@ -51,7 +52,8 @@ func (c *Cache) startLoad(want []wanted) *load {
 
 // loads are the loads of a cache.
 type loads struct {
-	pace    loading.Pace  // measured time of reads
+	pace    loading.Pace  // measured time of reads for blended prompts
+	drift   drift         // measured time of all reads
 	readers chan struct{} // holds a token for each active reader
 
 	ctx  context.Context // ends when no more reads are wanted
@@ -62,7 +64,41 @@ type loads struct {
 	wg      sync.WaitGroup
 }
 
+// drift is a schedule.Drift of reads that requests share.
+type drift struct {
+	mu    sync.Mutex
+	core  schedule.Drift
+	start time.Time
+}
+
+// note adds a read that began at a time, and whether it ended.
+func (d *drift) note(began time.Time, estimate float64, ended bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	took := float64(time.Since(began)) / float64(time.Millisecond)
+	d.core.Observe(took, estimate, ended, time.Since(d.start))
+}
+
+func (d *drift) factor() float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Factor(time.Since(d.start))
+}
+
+// read loads an entry from disk into memory, unless ctx ends first, and measures that.
+func (c *Cache) read(ctx context.Context, key plan.Key) plan.Tier {
+	store, cost := c.opt.Store, &c.costs.Transfer[plan.Disk]
+	e, _ := store.Lookup(key)
+	began := time.Now()
+	at := store.Fetch(ctx, key)
+	if e.Tier == plan.Disk && (at != plan.Missing || ctx.Err() != nil) {
+		c.loads.drift.note(began, cost.Entry+float64(e.Tokens)*cost.Token, at != plan.Missing)
+	}
+	return at
+}
+
 func (l *loads) init() {
+	l.drift.start = time.Now()
 	l.readers = make(chan struct{}, maxReaders)
 	l.ctx, l.stop = context.WithCancel(context.Background())
 }
@@ -145,7 +181,7 @@ func (l *load) release() {
 // fetch loads a block or a page into memory and returns it with a reference, or nil if that fails.
 func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 	store := c.opt.Store
-	if store.Fetch(ctx, key) == plan.Missing {
+	if c.read(ctx, key) == plan.Missing {
 		c.noteFull()
 		return nil
 	}

@@ -254,3 +254,30 @@ func TestAReadOutlivesItsRequest(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Reads that take longer than estimated make reads dearer, until there have been none for a while.
+func TestReadsAreMeasured(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2}, t.TempDir(), false)
+	guess := m.costs.Transfer[plan.Disk]
+	if m.Costs().Transfer[plan.Disk] != guess {
+		t.Error("costs are not the estimated ones before the first read")
+	}
+	r := &Request{UserID: "u", User: []int32{11, 12, 13}, Items: [][]int32{{21, 22}}, Policy: schedule.User}
+	m.visitOf(t, r)
+	m.lower(t)
+	if _, _, _, disk := m.visitOf(t, r); disk != 3 {
+		t.Fatalf("%d tokens are read from disk", disk)
+	}
+	if got := m.Costs().Transfer[plan.Disk]; got == guess || got.Entry/guess.Entry/(got.Token/guess.Token) < .999 {
+		t.Errorf("after a read the costs are %+v, as estimated %+v", got, guess)
+	}
+	for range 20 {
+		m.loads.drift.note(time.Now().Add(-time.Second), guess.Entry, false)
+	}
+	if got := m.Costs().Transfer[plan.Disk]; got.Entry < 50*guess.Entry {
+		t.Errorf("after reads that did not end, an entry costs %v ms", got.Entry)
+	}
+	if err := m.Settle(); err != nil {
+		t.Error(err)
+	}
+}

@@ -112,8 +112,11 @@ func (c *Cache) pricePeers(p Peers, costs *schedule.Costs, entries int) {
 		return
 	}
 	trip, mib := p.Cost()
-	costs.Transfer[plan.Peer] = schedule.Transfer{Entry: trip / float64(entries), Token: mib * float64(c.bytesPerToken) / (1 << 20)}
+	costs.Transfer[plan.Peer] = schedule.Transfer{Entry: trip / float64(entries), Token: c.perToken(mib)}
 }
+
+// perToken returns the milliseconds per token, given those per MiB.
+func (c *Cache) perToken(mib float64) float64 { return mib * float64(c.bytesPerToken) / (1 << 20) }
 
 // withoutPeers returns the request as a blended prompt sees it. It does not fetch blocks from peers.
 func (v *Visit) withoutPeers() schedule.Request {
@@ -148,8 +151,7 @@ func (v *Visit) askForPrompt(ctx context.Context, l *prompt.Layout) {
 		return
 	}
 	v.in.Queue, _ = c.opt.Load.Backlog()
-	costs := c.costs
-	costs.Model = c.opt.Load.Model()
+	costs := c.Costs()
 	c.pricePeers(p, &costs, 1)
 	v.Decision.User = schedule.Decide(&v.in, &costs, schedule.Predicted).User
 	if v.Decision.User.Load.Has(plan.Peer) {

@@ -146,7 +146,7 @@ func (c *Cache) noteFull() {
 }
 
 // Estimated costs of bringing KV to where it is used: copies in memory, and reads and checks of records on disk at
-// about 1 GiB/s.
+// about 1 GiB/s. What reads are measured to take beyond that is added, see schedule.Drift.
 const (
 	hostMsPerMiB   = 0.1
 	diskMsPerMiB   = 1
@@ -229,8 +229,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 		in.Returns *= c.returns.gain(in.Frequency)
 	}
 	in.Queue, _ = c.opt.Load.Backlog()
-	costs := c.costs
-	costs.Model = c.opt.Load.Model()
+	costs := c.Costs()
 	c.pricePeers(peers, &costs, asked)
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	if c.opt.Record.On() {
@@ -449,7 +448,7 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 // fetch loads an entry into memory, unless ctx ends first.
 func (v *Visit) fetch(ctx context.Context, key plan.Key) bool {
 	c := v.cache
-	if c.opt.Store.Fetch(ctx, key) == plan.Missing {
+	if c.read(ctx, key) == plan.Missing {
 		if ctx.Err() == nil {
 			c.noteFull()
 		}

@@ -30,10 +30,16 @@ func (c *Cache) Sizes(r *Request) *Sizes {
 	return s
 }
 
-// Costs returns the times by which the cache decides.
+// Costs returns the times by which the cache decides, as measured at the moment. A round trip to peers is left out: one request asks for
+// many entries.
 func (c *Cache) Costs() schedule.Costs {
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
+	costs.Transfer[plan.Disk] = costs.Transfer[plan.Disk].Times(c.loads.drift.factor())
+	if p := c.peer(); p != nil {
+		_, mib := p.Cost()
+		costs.Transfer[plan.Peer].Token = c.perToken(mib)
+	}
 	return costs
 }
 
