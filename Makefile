@@ -70,6 +70,10 @@ test-invariants: ## with expensive self-checks compiled in
 	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants ./pool ./kv ./engine
 	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants -run Reuse ./serve
 
+.PHONY: cluster-test
+cluster-test: ## campaigns of faults in clusters; the other tests run short forms of them
+	GREBE_REPLICA_KILLS=50 CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -count 1 -v -run ImportWithEtcd ./cluster/replica
+
 .PHONY: test-arm64
 test-arm64: ## everything compiles for arm64
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
@@ -156,10 +160,6 @@ soak: ## ten minutes at 80 % of capacity, with a restart in the middle
 chaos: ## ten minutes of faults, under the race detector: every answer beside that of a server without caches
 	CGO_ENABLED=1 $(GO) build -race -o bin/grebe-race ./cmd/grebe
 	GREBE_BINARY=$(CURDIR)/bin/grebe-race GREBE_CHAOS=10m $(GO) test -count=1 -v -timeout 30m -run Chaos ./cmd/grebe
-
-.PHONY: cluster-test
-cluster-test: ## clusters of real processes and a real etcd that are killed, stopped and cut off under load; takes half an hour
-	CGO_ENABLED=0 GREBE_TRIAL=full $(GO) test -count=1 -v -timeout 90m -run Trial ./cmd/grebe
 
 SEEDS ?= 500
 .PHONY: metamorphic

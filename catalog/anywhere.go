@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"grebe/internal/wire"
 )
@@ -211,29 +212,33 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.kind }
 
-func takeError(b []byte) (err error, rest []byte, ok bool) {
+// takeError returns the error of a mutation, and the rest; malformed: there is none.
+func takeError(b []byte) (rest []byte, malformed bool, err error) {
 	if len(b) == 0 {
-		return nil, nil, false
+		return nil, true, nil
 	}
 	kind, b := b[0], b[1:]
 	if kind == noError {
-		return nil, b, true
+		return b, false, nil
 	}
 	text, b, ok := takeBytes(b)
 	if !ok {
-		return nil, nil, false
+		return nil, true, nil
 	}
 	switch kind {
 	case fieldError:
 		problem, b, ok := takeBytes(b)
-		return &wire.Error{Field: string(text), Problem: string(problem)}, b, ok
+		return b, !ok, &wire.Error{Field: string(text), Problem: string(problem)}
 	case fullError:
-		return &remoteError{string(text), ErrFull}, b, true
+		return b, false, &remoteError{string(text), ErrFull}
 	case failedError:
-		return &remoteError{string(text), ErrFailed}, b, true
+		return b, false, &remoteError{string(text), ErrFailed}
 	}
-	return &remoteError{string(text), nil}, b, true
+	return b, false, &remoteError{string(text), nil}
 }
+
+// showWithin bounds how long a write waits for its own node.
+const showWithin = 10 * time.Second
 
 // finish takes the leader's reply and waits until this node has the writer's changes. After an error the changes are made,
 // but readers of this node may not see them.
@@ -255,15 +260,17 @@ func (c *Catalog) finish(ctx context.Context, w *writer, b []byte) error {
 			}
 			b = b[k:]
 		}
-		err, rest, ok := takeError(b)
-		if !ok {
+		rest, malformed, err := takeError(b)
+		if malformed {
 			return fmt.Errorf("%w: reply of the leader: %w", ErrUncertain, errRecord)
 		}
 		b = rest
 		m.Result = Result{Created: n[0]&created != 0, Changed: n[0]&changed != 0, Err: err}
 		m.dropped, m.duplicates, m.version = int(n[1]), int(n[2]), n[3]
 	}
-	if err := c.AwaitShown(ctx, index); err != nil {
+	soon, cancel := context.WithTimeout(ctx, showWithin)
+	defer cancel()
+	if err := c.AwaitShown(soon, index); err != nil {
 		return fmt.Errorf("%w: the leader has made the change, and this node does not see it yet: %w", ErrUncertain, err)
 	}
 	for i := range w.muts {

@@ -58,6 +58,7 @@ type LogState struct {
 	Last       Mark   // the last record on disk
 	Shown      uint64 // index of the last record that readers see
 	Version    uint64 // of the catalog on disk
+	Waiting    bool   // records wait to be shown whose writers have given up, or that another node has made
 	Incomplete bool   // a copy of another node's catalog was interrupted
 }
 
@@ -82,6 +83,7 @@ type replicated struct {
 
 var (
 	logKey  = []byte("mlog")
+	noteKey = []byte("mcluster")
 	copyKey = []byte("mcopy") // there while a copy of another node's catalog is not complete
 )
 
@@ -170,7 +172,7 @@ func (c *Catalog) LogState() (LogState, <-chan struct{}) {
 	l := c.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LogState{ID: id, Last: l.last, Shown: l.shown, Version: l.version, Incomplete: l.incomplete}, l.changed
+	return LogState{ID: id, Last: l.last, Shown: l.shown, Version: l.version, Waiting: len(l.waiting) > 0, Incomplete: l.incomplete}, l.changed
 }
 
 func (l *replicated) outside() Log {
@@ -485,6 +487,31 @@ func (l *replicated) owesSweep() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.deleted.Index > l.floor.Index
+}
+
+// Note returns what SetNote stored last; nil: nothing.
+func (c *Catalog) Note() ([]byte, error) {
+	v, closer, err := c.store.db.Get(noteKey)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte(nil), v...), closer.Close()
+}
+
+// SetNote stores what the owner of the log wants to remember of its cluster. It is this node's own, in no record.
+func (c *Catalog) SetNote(ctx context.Context, note []byte) error {
+	return c.alone(ctx, func() error {
+		b := c.store.batch()
+		defer b.close()
+		b.note(b.b.Set(noteKey, note, nil))
+		if err := b.commit(c.log.version); err != nil {
+			return c.fail(err)
+		}
+		return nil
+	})
 }
 
 // AwaitShown waits until readers see the record at an index.

@@ -25,9 +25,6 @@ import (
 var binary, demoData string
 
 func TestMain(m *testing.M) {
-	if args, child := os.LookupEnv(etcdEnv); child {
-		os.Exit(serveEtcd(args))
-	}
 	os.Exit(withBinary(m))
 }
 

@@ -1,0 +1,181 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	clusterv1 "grebe/api/grebe/cluster/v1"
+	"grebe/catalog"
+	"grebe/cluster/coord"
+)
+
+// follow pulls the log of whoever leads.
+func (n *Node) follow() {
+	var wait coord.Backoff
+	for n.context.Err() == nil {
+		n.mu.Lock()
+		holder, changed := n.holder, n.changed
+		n.mu.Unlock()
+		if holder == "" || holder == n.o.Node {
+			select {
+			case <-changed:
+			case <-n.context.Done():
+			}
+			continue
+		}
+		took, err := n.followNode(holder)
+		if n.context.Err() != nil {
+			return
+		}
+		n.o.Log.Info("follow the catalog's leader", "node", holder, "error", err)
+		if status.Code(err) == codes.AlreadyExists {
+			n.change(func() { n.problem = err })
+		}
+		if took {
+			wait.Reset()
+		}
+		wait.Wait(n.context)
+	}
+}
+
+// followNode pulls from a node until that leads no more, or the stream breaks. It reports whether anything came.
+func (n *Node) followNode(node string) (took bool, err error) {
+	client, err := n.client(node)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithCancel(n.context)
+	defer cancel()
+	ended := make(chan struct{})
+	defer func() { <-ended }()
+	defer cancel()
+	go func() {
+		defer close(ended)
+		defer cancel()
+		for {
+			n.mu.Lock()
+			holder, changed := n.holder, n.changed
+			n.mu.Unlock()
+			if holder != node {
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	stream, err := client.Pull(ctx, large)
+	if err != nil {
+		return false, err
+	}
+	s := &session{n: n, ctx: ctx, stream: stream, silent: time.AfterFunc(mostSilent, cancel)}
+	defer s.silent.Stop()
+	if err := stream.Send(&clusterv1.PullRequest{Node: n.o.Node, Place: n.place()}); err != nil {
+		_, err = stream.Recv() // it has the reason
+		return false, err
+	}
+	for {
+		m, err := s.receive()
+		if err == nil {
+			err = s.take(m)
+		}
+		if err != nil {
+			return took, err
+		}
+		took = true
+	}
+}
+
+// session is a follower's end of a stream.
+type session struct {
+	n       *Node
+	ctx     context.Context
+	stream  clusterv1.Replica_PullClient
+	silent  *time.Timer // ends the stream if the leader says nothing
+	target  uint64      // index that was committed when the leader first answered
+	reached bool
+}
+
+// receive returns the next message.
+func (s *session) receive() (*clusterv1.PullResponse, error) {
+	s.silent.Reset(mostSilent)
+	m, err := s.stream.Recv()
+	s.silent.Stop()
+	return m, err
+}
+
+// take applies a message.
+func (s *session) take(m *clusterv1.PullResponse) error {
+	c := s.n.c
+	state, _ := c.LogState()
+	if m.Term < state.Last.Term {
+		return fmt.Errorf("replica: the leader's term is %d, and this node has records of term %d", m.Term, state.Last.Term)
+	}
+	if m.Snapshot != nil {
+		if err := s.replace(m.Snapshot, state); err != nil {
+			return err
+		}
+	}
+	if len(m.Records) > 0 {
+		records := make([]catalog.Record, len(m.Records))
+		for i, r := range m.Records {
+			records[i] = recordOf(r)
+		}
+		if err := c.Extend(s.ctx, records); err != nil {
+			return err
+		}
+	}
+	if state, _ = c.LogState(); m.Snapshot != nil || len(m.Records) > 0 {
+		if err := s.stream.Send(&clusterv1.PullRequest{Stored: state.Last.Index}); err != nil {
+			return err
+		}
+	}
+	if err := c.Show(s.ctx, m.Committed); err != nil {
+		return err
+	}
+	return s.caughtUp(m.Committed)
+}
+
+// caughtUp notes when this node shows what was committed at the start of the session.
+func (s *session) caughtUp(committed uint64) error {
+	if s.reached || committed == 0 {
+		return nil
+	}
+	if s.target == 0 {
+		s.target = committed
+	}
+	if state, _ := s.n.c.LogState(); state.Shown >= s.target {
+		s.reached = true
+		s.n.caught()
+	}
+	return nil
+}
+
+// replace takes a snapshot.
+func (s *session) replace(p *clusterv1.LogPlace, state catalog.LogState) error {
+	s.n.o.Log.Info("copy the catalog of the leader", "index", p.Index, "version", p.Version, "own_index", state.Last.Index)
+	head := catalog.Head{ID: p.Catalog, Last: catalog.Mark{Term: p.Term, Index: p.Index}, Version: p.Version}
+	err := s.n.c.Replace(s.ctx, head, func() ([]byte, error) {
+		m, err := s.receive()
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Complete:
+			return nil, nil
+		case m.Pairs == nil:
+			return nil, errors.New("replica: the leader's snapshot ends early")
+		}
+		return m.Pairs, nil
+	})
+	if err == nil && (state.Version > 0 || state.Incomplete) && s.n.o.Replaced != nil {
+		s.n.o.Replaced()
+	}
+	return err
+}
