@@ -32,6 +32,7 @@ import (
 	"grebe/cluster/feed"
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
+	"grebe/cluster/peer"
 	"grebe/route"
 	"grebe/schedule"
 	"grebe/serve"
@@ -210,10 +211,13 @@ func (c *Cluster) describe() member.Record {
 	for i := range c.cfg.Models {
 		m := &c.cfg.Models[i]
 		o, ok := (*l).Offer(m.Name)
-		if !ok || o.Cache == nil {
+		if !ok {
 			continue
 		}
-		costs, s := o.Cache.Costs(), c.fleets[m.Name].space(o.Cache)
+		costs, s := schedule.DefaultCosts(schedule.PrefillModel{Row: 1}), peer.Space{Model: "-", Format: "-", Numerics: m.Numerics}
+		if o.Cache != nil {
+			costs, s = o.Cache.Costs(), c.fleets[m.Name].space(o.Cache)
+		}
 		costs.Model.Quality = schedule.Quality{}
 		r.Models = append(r.Models, member.Model{
 			Name: m.Name, Version: o.Version, Digest: s.Model, Format: s.Format, Numerics: s.Numerics, Costs: costs,

@@ -55,21 +55,24 @@ func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.
 	}
 	c.metrics.routed(&p, c.cfg.Node, false)
 	resp, err := c.ask(ctx, f, &p, a, here)
-	if err == nil || ctx.Err() != nil || !elsewhere(err) || time.Until(a.Deadline) <= 0 {
+	if !again(ctx, a, err) {
 		return resp, clean(err)
 	}
-	first := err
-	if p, ok = f.pick(a, secret, p.node); !ok {
-		if p.node != c.cfg.Node {
-			if resp, err = c.alone(ctx, here); err == nil {
-				return resp, nil
-			}
-		}
-		return nil, clean(first)
+	first, tried := p.node, p.node == c.cfg.Node
+	if p, ok = f.pick(a, secret, first); ok && p.node != first {
+		c.metrics.routed(&p, c.cfg.Node, true)
+		resp, err = c.ask(ctx, f, &p, a, here)
+		tried = tried || p.node == c.cfg.Node
 	}
-	c.metrics.routed(&p, c.cfg.Node, true)
-	resp, err = c.ask(ctx, f, &p, a, here)
-	return resp, clean(err)
+	if tried || !again(ctx, a, err) || !c.computes() {
+		return resp, clean(err)
+	}
+	return c.alone(ctx, here) // two nodes failed, and this one was not asked
+}
+
+// again reports whether a request that failed is asked elsewhere.
+func again(ctx context.Context, a *serve.Asked, err error) bool {
+	return err != nil && ctx.Err() == nil && elsewhere(err) && time.Until(a.Deadline) > 0
 }
 
 func (c *Cluster) sharedSecretNow() *feed.Secret {

@@ -137,7 +137,7 @@ func (x *Index) Snapshot(node int, boot, seq uint64, piece []Event, last bool) {
 	if !f.loading || boot != f.boot || seq != f.seq {
 		x.Lose(node)
 		x.remove(node)
-		*f = part{boot: boot, seq: seq, loading: true, held: f.held}
+		*f = part{boot: boot, seq: seq, loading: true}
 	}
 	for i := range piece {
 		x.put(node, &piece[i])

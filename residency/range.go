@@ -37,6 +37,9 @@ func (x *Index) Replace(node int, r Range, entries []Event) {
 
 // removeRange removes everything of a node in a range.
 func (x *Index) removeRange(node int, r Range) {
+	if x.nodes[node].held == 0 {
+		return
+	}
 	x.users.visit(r, func(i int) bool {
 		of := packedNode(x.users.slot(i)[2]) == node
 		if of {

@@ -1,0 +1,353 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	clusterv1 "grebe/api/grebe/cluster/v1"
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/cluster/coord/coordtest"
+	"grebe/cluster/mtls"
+	"grebe/cluster/mtls/mtlstest"
+	"grebe/route"
+	"grebe/serve"
+)
+
+// local answers with its name, or as answer says.
+type local struct {
+	name   string
+	asked  atomic.Int64
+	answer func(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) // may be nil
+}
+
+func (l *local) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+	l.asked.Add(1)
+	if l.answer != nil {
+		return l.answer(ctx, req)
+	}
+	return &grebev1.RankResponse{Node: l.name}, nil
+}
+
+func (*local) Recommend(context.Context, *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	return nil, errors.New("not asked here")
+}
+
+func (*local) Score(context.Context, *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
+	return nil, errors.New("not asked here")
+}
+
+func (*local) Rerank(context.Context, *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
+	return nil, errors.New("not asked here")
+}
+
+func (*local) Offer(string) (serve.Offer, bool) { return serve.Offer{Version: "v1"}, true }
+
+// testNode is a member of a test's cluster.
+type testNode struct {
+	*Cluster
+	local *local
+}
+
+// join starts a member.
+func join(t *testing.T, s *coordtest.Server, name string, change func(*Config)) *testNode {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{
+		Name: "test", Node: name, Listener: l, Peer: l.Addr().String(), API: "127.0.0.1:1", Coordinator: s.Open(), Routing: route.RoundRobin,
+		Models: []Model{{Name: "m", Group: "m", Numerics: "test"}}, Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	c, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &testNode{c, &local{name: name}}
+	if err := c.Start(n.local); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close %s: %v", name, err)
+		}
+	})
+	return n
+}
+
+// three starts three members and waits until each can use all.
+func three(t *testing.T, change func(*Config)) []*testNode {
+	t.Helper()
+	s := coordtest.NewServer()
+	t.Cleanup(s.Close)
+	nodes := []*testNode{join(t, s, "n1", change), join(t, s, "n2", change), join(t, s, "n3", change)}
+	for _, n := range nodes {
+		n.waitKnown(t, 3)
+	}
+	return nodes
+}
+
+// waitKnown waits until so many nodes are there and their KV is known.
+func (n *testNode) waitKnown(t *testing.T, want int) {
+	t.Helper()
+	var last string
+	for range 500 {
+		known := 0
+		st := n.Status()
+		for _, m := range st.Nodes {
+			if len(m.Models) == 1 && m.Models[0].Known {
+				known++
+			}
+		}
+		if known == want {
+			return
+		}
+		last = fmt.Sprintf("%d of %d nodes: %+v", known, want, st)
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatal(last)
+}
+
+// rank asks at a member.
+func (n *testNode) rank(ctx context.Context) (*grebev1.RankResponse, error) {
+	req := &grebev1.RankRequest{Model: "m", RequestId: "r"}
+	a := &serve.Asked{Op: "rank", Model: "m", Message: req, Start: time.Now(), Deadline: time.Now().Add(5 * time.Second)}
+	resp, err := n.Answer(ctx, a, func(ctx context.Context) (proto.Message, error) { return n.local.Rank(ctx, req) })
+	if err != nil {
+		return nil, err
+	}
+	return resp.(*grebev1.RankResponse), nil
+}
+
+func TestRequestsAreAnsweredByAll(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	by := map[string]int{}
+	for range 9 {
+		r, err := nodes[0].rank(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		by[r.Node]++
+	}
+	if len(by) != 3 || by["n1"] != 3 {
+		t.Errorf("9 requests in turn were answered by %v", by)
+	}
+	if routed := nodes[0].Status().Nodes[1].Routed; routed != 3 {
+		t.Errorf("%d requests were sent to n2, want 3", routed)
+	}
+}
+
+func TestErrorsTravel(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	bad := serve.Errorf(serve.Unprocessable, "user.id", "no such thing")
+	for _, n := range nodes {
+		n.local.answer = func(context.Context, *grebev1.RankRequest) (*grebev1.RankResponse, error) { return nil, bad }
+	}
+	for range 3 {
+		_, err := nodes[0].rank(t.Context())
+		if e := serve.AsError(err); e.Code() != bad.Code() || e.Field() != bad.Field() || e.Error() != bad.Error() {
+			t.Errorf("got %v (%s), want %v", err, e.Code(), bad)
+		}
+	}
+	asked := nodes[0].local.asked.Load() + nodes[1].local.asked.Load() + nodes[2].local.asked.Load()
+	if asked != 3 {
+		t.Errorf("three wrong requests were asked %d times: another node is of no use", asked)
+	}
+}
+
+// A node that refuses a request, and one that dies in the middle of it, cost one more try elsewhere.
+func TestAnotherNodeIsAsked(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	nodes[1].local.answer = func(context.Context, *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+		return nil, serve.Later(time.Second, "too much to do")
+	}
+	nodes[2].local.answer = func(ctx context.Context, _ *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+		nodes[2].wire.grpc.Stop() // as if killed: connections break without an answer
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	for i := range 6 {
+		r, err := nodes[0].rank(t.Context())
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		if r.Node != "n1" {
+			t.Errorf("request %d was answered by %s", i, r.Node)
+		}
+	}
+	if nodes[1].local.asked.Load() == 0 || nodes[2].local.asked.Load() == 0 {
+		t.Error("the nodes that fail were not asked")
+	}
+}
+
+// A node that is silent, but whose connection is open, is not waited for.
+func TestSilentNodesAreLeft(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	for _, n := range nodes[1:] {
+		n.local.answer = func(ctx context.Context, _ *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+			n.wire.mu.Lock()
+			for _, f := range n.wire.feeds {
+				go f.Close() // waits for this call's connection
+			}
+			n.wire.mu.Unlock()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	}
+	start := time.Now()
+	for range 3 {
+		if r, err := nodes[0].rank(t.Context()); err != nil || r.Node != "n1" {
+			t.Errorf("answered by %v: %v", r, err)
+		}
+	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("silent nodes were waited for: %v", took)
+	}
+}
+
+func TestDrainedNodesGetNothing(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	if err := nodes[0].Drain(t.Context(), "n2", true); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return nodes[0].Status().Nodes[1].Drained })
+	waitFor(t, func() bool {
+		before := nodes[1].local.asked.Load()
+		for range 6 {
+			if _, err := nodes[0].rank(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return nodes[1].local.asked.Load() == before
+	})
+	if err := nodes[2].Drain(t.Context(), "n2", false); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool {
+		_, err := nodes[0].rank(t.Context())
+		return err == nil && nodes[1].local.asked.Load() > 6
+	})
+}
+
+// A process that stops says so, and requests that still come are answered.
+func TestLeavingNodes(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	nodes[1].Leave()
+	waitFor(t, func() bool {
+		before := nodes[1].local.asked.Load()
+		for range 6 {
+			if _, err := nodes[0].rank(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return nodes[1].local.asked.Load() == before
+	})
+	if err := nodes[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := nodes[0].rank(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDeadlinesTravel(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	left := make(chan time.Duration, 1)
+	for _, n := range nodes[1:] {
+		n.local.answer = func(ctx context.Context, _ *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+			end, ok := ctx.Deadline()
+			if !ok {
+				return nil, errors.New("no deadline")
+			}
+			left <- time.Until(end)
+			return &grebev1.RankResponse{}, nil
+		}
+	}
+	for range 3 {
+		if _, err := nodes[0].rank(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case d := <-left:
+			if d > 5*time.Second || d < 3*time.Second {
+				t.Errorf("%v of 5 s are left", d)
+			}
+		default: // answered here
+		}
+	}
+}
+
+// Only members get past the handshake.
+func TestStrangersAreRefused(t *testing.T) {
+	t.Parallel()
+	identity := func() func(node string) *mtls.Identity {
+		a, err := mtlstest.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(node string) *mtls.Identity {
+			id, err := a.Identity(t.TempDir(), "test", node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+	}
+	ours, theirs := identity(), identity()
+	nodes := three(t, func(c *Config) { c.Identity = ours(c.Node) })
+	for range 3 {
+		if _, err := nodes[0].rank(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foreign := &Cluster{cfg: Config{Identity: theirs("n1")}}
+	for name, opts := range map[string][]grpc.DialOption{
+		"without TLS":                {grpc.WithTransportCredentials(insecure.NewCredentials())},
+		"of another authority":       (&wire{c: foreign}).options("n2"),
+		"a member, for another node": nodes[0].wire.options("n3"),
+	} {
+		conn, err := grpc.NewClient("passthrough:///"+nodes[1].cfg.Peer, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		if _, err := clusterv1.NewPeerClient(conn).Probe(ctx, &clusterv1.ProbeRequest{}); err == nil {
+			t.Errorf("%s: a probe is answered", name)
+		}
+		cancel()
+		conn.Close()
+	}
+}
+
+func waitFor(t *testing.T, what func() bool) {
+	t.Helper()
+	for range 500 {
+		if what() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatal("it did not happen within ten seconds")
+}
