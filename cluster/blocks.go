@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"crypto/tls"
-	"sync"
 
 	"grebe/cluster/fetch"
 	"grebe/cluster/hold"
@@ -21,13 +20,10 @@ type blocks struct {
 	server  *peer.Server
 	client  *peer.Client
 	metrics *fetch.Metrics
-
-	mu   sync.Mutex
-	held map[peer.Space]int // caches that hold KV of a space
 }
 
 func newBlocks(c *Cluster) (*blocks, error) {
-	b := &blocks{c: c, held: map[peer.Space]int{}}
+	b := &blocks{c: c}
 	server := peer.ServerOptions{
 		Node: c.cfg.Node, Holder: &b.holder, Log: c.cfg.Log,
 		Epoch: func(uint64) bool { return true }, // no map says who holds what: entries are found by feeds
@@ -63,26 +59,13 @@ func (c *Cluster) Hold(model string, cache *reuse.Cache) (release func()) {
 	}
 	s := f.space(cache)
 	b := c.blocks
-	b.mu.Lock()
-	if b.held[s]++; b.held[s] == 1 {
-		b.holder.Set(s, cache.Store())
-	}
-	b.mu.Unlock()
+	remove := b.holder.Add(s, cache.Store())
 	cache.SetPeers(fetch.New(fetch.Config{
 		Client: b.client, Space: s, Metrics: b.metrics, Directory: &directory{f: f, class: class{s.Model, s.Format, s.Numerics}},
 	}))
 	return func() {
 		cache.SetPeers(nil)
-		b.mu.Lock()
-		b.held[s]--
-		last := b.held[s] == 0
-		if last {
-			delete(b.held, s)
-		}
-		b.mu.Unlock()
-		if last {
-			b.holder.Remove(s)
-		}
+		remove()
 	}
 }
 

@@ -166,8 +166,7 @@ func (n *node) serve(t *testing.T, numerics string) {
 	}
 	n.wire = &wire{Listener: l}
 	holder := &hold.Holder{}
-	space := n.space(numerics)
-	holder.Set(space, n.store)
+	remove := holder.Add(n.space(numerics), n.store)
 	if n.server, err = peer.NewServer(peer.ServerOptions{Node: n.name, Holder: holder, Epoch: func(uint64) bool { return true }}); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +179,7 @@ func (n *node) serve(t *testing.T, numerics string) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		holder.Remove(space)
+		remove()
 	})
 }
 

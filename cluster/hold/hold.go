@@ -7,6 +7,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"grebe/cluster/peer"
@@ -16,7 +17,7 @@ import (
 // Holder is a peer.Holder over stores. The zero value has none.
 type Holder struct {
 	mu     sync.RWMutex
-	spaces map[peer.Space]*lender
+	spaces map[peer.Space][]*lender
 	loans  sync.Pool // of *loan
 }
 
@@ -32,36 +33,42 @@ type loan struct {
 	from *lender
 }
 
-// Set answers requests of a space from a store, in place of the one before. Remove MUST be called before the store is stopped.
-func (h *Holder) Set(s peer.Space, store *kv.Store) {
+// Add answers requests of a space from a store, until remove is called. If several stores have KV of a space, as while a model is loaded
+// again, the one that was added last answers. remove MUST be called once, and before the store is stopped. When it returns, no entry is
+// being sent because of this Add. That takes as long as the budgets of the requests under way.
+func (h *Holder) Add(s peer.Space, store *kv.Store) (remove func()) {
+	l := &lender{store: store}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.spaces == nil {
-		h.spaces = map[peer.Space]*lender{}
+		h.spaces = map[peer.Space][]*lender{}
 	}
-	h.spaces[s] = &lender{store: store}
-}
-
-// Remove ends the answers of a space. When it returns, no entry of its store is being sent. That takes as long as the budgets of the
-// requests under way.
-func (h *Holder) Remove(s peer.Space) {
-	h.mu.Lock()
-	l := h.spaces[s]
-	delete(h.spaces, s)
-	h.mu.Unlock()
-	if l != nil {
+	h.spaces[s] = append(h.spaces[s], l)
+	return func() {
+		h.remove(s, l)
 		l.loans.Wait()
 	}
 }
 
-// lender returns the store of a space, or nil. The caller MUST call Done of its loans.
+func (h *Holder) remove(s peer.Space, l *lender) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := slices.DeleteFunc(h.spaces[s], func(o *lender) bool { return o == l })
+	if h.spaces[s] = all; len(all) == 0 {
+		delete(h.spaces, s)
+	}
+}
+
+// lender returns a store of a space, or nil. The caller MUST call Done of its loans.
 func (h *Holder) lender(s *peer.Space) *lender {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	l := h.spaces[*s]
-	if l != nil {
-		l.loans.Add(1)
+	all := h.spaces[*s]
+	if len(all) == 0 {
+		return nil
 	}
+	l := all[len(all)-1]
+	l.loans.Add(1)
 	return l
 }
 

@@ -67,7 +67,7 @@ func TestSpaces(t *testing.T) {
 	if got := read(own, item); got != peer.Miss {
 		t.Errorf("without stores: %v", got)
 	}
-	h.Set(own, s)
+	remove := h.Add(own, s)
 	for name, q := range map[string]struct {
 		space peer.Space
 		want  peer.Want
@@ -88,10 +88,21 @@ func TestSpaces(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	h.Remove(own)
-	h.Remove(own)
+	other, _ := open(t)
+	if err := other.Delete(plan.Key{1}); err != nil {
+		t.Fatal(err)
+	}
+	again := h.Add(own, other)
 	if got := read(own, item); got != peer.Miss {
-		t.Errorf("after Remove: %v", got)
+		t.Errorf("from the store that was added last: %v", got)
+	}
+	again()
+	if got := read(own, item); got != peer.Hit {
+		t.Errorf("from the store before: %v", got)
+	}
+	remove()
+	if got := read(own, item); got != peer.Miss {
+		t.Errorf("after all are removed: %v", got)
 	}
 }
 
@@ -99,7 +110,7 @@ func TestSpaces(t *testing.T) {
 func TestChecksumsAreKept(t *testing.T) {
 	s, _ := open(t)
 	var h Holder
-	h.Set(peer.Space{}, s)
+	defer h.Add(peer.Space{}, s)()
 	for i := range 2 {
 		var b peer.Block
 		if got := h.Read(t.Context(), &peer.Space{}, &peer.Want{Key: plan.Key{1}}, &b); got != peer.Hit {
@@ -113,21 +124,21 @@ func TestChecksumsAreKept(t *testing.T) {
 	}
 }
 
-// Remove waits for entries that are being sent.
+// A store is removed when none of its entries is being sent.
 func TestRemoveWaitsForLoans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := open(t)
 		var h Holder
-		h.Set(peer.Space{}, s)
+		remove := h.Add(peer.Space{}, s)
 		var b peer.Block
 		if got := h.Read(t.Context(), &peer.Space{}, &peer.Want{Key: plan.Key{1}}, &b); got != peer.Hit {
 			t.Fatal(got)
 		}
 		began := time.Now()
 		time.AfterFunc(time.Second, func() { h.Release(&b) })
-		h.Remove(peer.Space{})
+		remove()
 		if time.Since(began) != time.Second {
-			t.Errorf("Remove returned after %v", time.Since(began))
+			t.Errorf("remove returned after %v", time.Since(began))
 		}
 	})
 }
