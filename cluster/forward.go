@@ -119,6 +119,10 @@ func clean(err error) error {
 func (c *Cluster) ask(ctx context.Context, f *fleet, p *pick, a *serve.Asked,
 	here func(context.Context) (proto.Message, error)) (proto.Message, error) {
 	start := time.Now()
+	n := c.node(p.node, p.boot)
+	if n != nil {
+		n.routed.Add(1)
+	}
 	if p.node == c.cfg.Node {
 		resp, err := here(ctx)
 		if err == nil {
@@ -127,12 +131,10 @@ func (c *Cluster) ask(ctx context.Context, f *fleet, p *pick, a *serve.Asked,
 		c.metrics.answered(p, time.Since(start), err)
 		return resp, err
 	}
-	n := c.node(p.node, p.boot)
 	if n == nil {
 		f.lost(p)
 		return nil, errGone
 	}
-	n.routed.Add(1)
 	ctx, cancel := context.WithDeadline(ctx, a.Deadline)
 	defer cancel()
 	defer context.AfterFunc(p.silent, cancel)() // a node that says nothing any more is not waited for
