@@ -52,6 +52,7 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	readable(r, "catalog", cfg.Catalog.Items)
 	readable(r, "catalog", cfg.Catalog.Users)
 	ports(r, &cfg.Config, Fail)
+	examineCluster(r, &cfg.Cluster)
 }
 
 // room checks the models' folders, and whether memory suffices for their weights and caches.
@@ -201,15 +202,20 @@ func ports(r *Report, c *config.Config, bad Status) {
 	for _, p := range []struct{ key, addr string }{
 		{"listen", c.Listen}, {"admin_listen", c.AdminListen}, {"grpc_listen", c.GRPCListen},
 	} {
-		if p.addr == "" {
-			continue
+		if p.addr != "" {
+			free(r, p.key, p.addr, bad)
 		}
-		ln, err := net.Listen("tcp", p.addr)
-		if err != nil {
-			r.add(p.key, bad, fmt.Sprintf("stop what uses the address, or set %s to another", p.key), "%v", err)
-			continue
-		}
-		ln.Close()
-		r.add(p.key, OK, "", "%s is free", p.addr)
 	}
+}
+
+// free tries to listen on an address, and reports whether it can.
+func free(r *Report, key, addr string, bad Status) bool {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		r.add(key, bad, fmt.Sprintf("stop what uses the address, or set %s to another", key), "%v", err)
+		return false
+	}
+	ln.Close()
+	r.add(key, OK, "", "%s is free", addr)
+	return true
 }
