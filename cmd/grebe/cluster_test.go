@@ -30,6 +30,7 @@ func threeNodes() *status.Cluster {
 		Changes: []status.Change{{At: "2026-11-17T04:00:03.250Z", Node: "n2", From: "LEASE_LOST", To: "SUSPECT"},
 			{At: "2026-11-17T04:00:00Z", Node: "n2", To: "ACTIVE"}},
 	}
+	c.Nodes[1].Models[0].AgeMs = -1
 	c.Nodes[2].Failed, c.Nodes[2].Drained = 2, true
 	return c
 }
@@ -38,8 +39,8 @@ func TestClusterText(t *testing.T) {
 	const want = `Cluster demo, as n1 sees it. Coordinator up, epoch 7, routing predicted.
 
 node  state           roles        backlog  entries      age  routed  failed  address
-n1 *  ACTIVE          node,router   0.0 ms    1,203        -  12,034       0  127.0.0.1:8080
-n2    SUSPECT         node,router  12.3 ms  unknown  42.0 ms  12,034       0  127.0.0.1:8080
+n1 *  ACTIVE          node,router   0.0 ms    1,203  42.0 ms  12,034       0  127.0.0.1:8080
+n2    SUSPECT         node,router  12.3 ms  unknown        -  12,034       0  127.0.0.1:8080
 n3    ACTIVE,drained  node,router    1.5 s    1,203  42.0 ms  12,034       2  127.0.0.1:8080
 
 Placement hrcs, epoch 4, 12.3 MB to be filled

@@ -69,22 +69,25 @@ func nodeRows(s *status.Cluster) (heads []string, rows [][]string) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		var backlog, age float64
-		entries, known := 0, len(n.Models) > 0
+		entries, known, heard := 0, len(n.Models) > 0, len(n.Models) > 0
 		for _, m := range n.Models {
 			backlog, age = max(backlog, m.BacklogMs), max(age, m.AgeMs)
 			entries += m.Entries
-			known = known && m.Known
+			known, heard = known && m.Known, heard && m.AgeMs >= 0
 		}
 		row := []string{cut(n.ID), nodeState(n), strings.Join(n.Roles, ","), millis(backlog), count(int64(entries)), millis(age),
 			count(n.Routed), count(n.Failed), n.API}
-		switch {
-		case n.ID == s.Self: // it needs no feed of itself
+		if n.ID == s.Self {
 			row[0] += " *"
-			row[5] = "-"
-		case len(n.Models) == 0:
-			row[3], row[4], row[5] = "-", "-", "-"
-		case !known:
+		}
+		if !known {
 			row[4] = "unknown"
+		}
+		if !heard {
+			row[5] = "-"
+		}
+		if len(n.Models) == 0 {
+			row[3], row[4] = "-", "-"
 		}
 		rows = append(rows, row)
 	}

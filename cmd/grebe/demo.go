@@ -17,10 +17,11 @@ import (
 )
 
 type demoCmd struct {
-	Once   bool   `help:"Answer a ranking and a recommendation with each model on standard output and exit."`
-	JSON   bool   `name:"json" help:"With --once: print JSON even to a terminal."`
-	Listen string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
-	Data   string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
+	Once    bool   `help:"Answer a ranking and a recommendation with each model on standard output and exit."`
+	JSON    bool   `name:"json" help:"With --once: print JSON even to a terminal."`
+	Listen  string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
+	Cluster int    `want:"at least 2 and at most 16" help:"Serve as a cluster of so many processes on this machine, with an etcd." placeholder:"N"`
+	Data    string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
 	cli.LogFlags
 }
 
@@ -28,10 +29,13 @@ func (demoCmd) Help() string {
 	return `Serves an invented shop of 9,540 items with small models that were trained for it and are part of the binary. They are
 written to a folder and loaded as any folder is. The customers are some whom the models never saw.
 
+With --cluster the demo starts child processes that serve together, prints their addresses and process ids, and says what to kill.
+
 Examples:
 
     grebe demo
     grebe demo --once
+    grebe demo --cluster 3
     grebe demo --listen 127.0.0.1:9000 --data ./demo`
 }
 
@@ -44,6 +48,12 @@ func (c *demoCmd) Run(w *cli.World) error {
 	}
 	if err := demo.Ensure(dir); err != nil {
 		return err
+	}
+	if c.Cluster > 0 {
+		if c.Once {
+			return cli.Usagef("--once asks one process: leave out --cluster")
+		}
+		return c.cluster(w, dir)
 	}
 	// What a demo is told is gone when it ends, so that several can run and each begins the same.
 	data, err := os.MkdirTemp("", "grebe-demo-")

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"grebe/cluster/mtls"
 )
 
 // Every command in the documents is run as it stands there: what is in a block marked sh, line by line, in a
@@ -23,7 +25,7 @@ func TestCommandsInTheDocuments(t *testing.T) {
 	}
 	ran := 0
 	for _, doc := range append(docs, "../../README.md") {
-		lines := documentCommands(t, doc)
+		lines := documentCommands(t, doc, "sh")
 		if len(lines) == 0 {
 			continue
 		}
@@ -35,8 +37,8 @@ func TestCommandsInTheDocuments(t *testing.T) {
 	}
 }
 
-// documentCommands returns the lines of a document's blocks marked sh; one that ends with \ goes on.
-func documentCommands(t *testing.T, doc string) (out []string) {
+// documentCommands returns the lines of a document's blocks with a mark; one that ends with \ goes on.
+func documentCommands(t *testing.T, doc, mark string) (out []string) {
 	t.Helper()
 	data, err := os.ReadFile(doc)
 	if err != nil {
@@ -47,7 +49,7 @@ func documentCommands(t *testing.T, doc string) (out []string) {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "```"):
-			inside = line == "```sh"
+			inside = line == "```"+mark
 		case inside && strings.HasSuffix(line, "\\"):
 			open += strings.TrimSuffix(line, "\\")
 		case inside && strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#"):
@@ -56,6 +58,27 @@ func documentCommands(t *testing.T, doc string) (out []string) {
 		}
 	}
 	return out
+}
+
+// The certificates that the document makes are those that nodes accept.
+func TestCertificatesInTheDocument(t *testing.T) {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip("openssl is not installed")
+	}
+	dir := t.TempDir()
+	for _, line := range documentCommands(t, "../../docs/cluster.md", "bash") {
+		cmd := exec.Command("bash", "-euo", "pipefail", "-c", line)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("`%s` fails: %v\n%s", line, err, out)
+		}
+	}
+	file := func(name string) string { return filepath.Join(dir, name) }
+	for _, node := range []string{"n1", "n2", "n3"} {
+		if _, err := mtls.Load(mtls.Files{Cert: file(node + ".pem"), Key: file(node + ".key"), CA: file("ca.pem")}, "shop", node); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func runDocument(t *testing.T, doc string, lines []string) {
