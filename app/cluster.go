@@ -53,6 +53,7 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		if id, err = mtls.Load(mtls.Files{Cert: k.TLS.Cert, Key: k.TLS.Key, CA: k.TLS.CA}, k.Name, node); err != nil {
 			return fmt.Errorf("cluster.tls: %w", err)
 		}
+		a.door.identity = id
 	}
 	c := cluster.Config{
 		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy, Log: a.log, Registry: a.registry,

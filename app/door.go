@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"grebe/cluster/mtls"
 	"grebe/internal/config"
 	"grebe/serve/tracing"
 	"grebe/server"
@@ -20,6 +22,7 @@ import (
 type door struct {
 	guard        *guard.Guard        // nil: no key is needed
 	certificates *guard.Certificates // nil: no TLS
+	identity     *mtls.Identity      // among members of a cluster; nil: none
 }
 
 // openDoor reads keys and certificates.
@@ -161,6 +164,11 @@ func (a *App) reconfigure(old, next *config.Config) error {
 	if a.door.certificates != nil {
 		if err := a.door.certificates.Reload(); err != nil {
 			return err
+		}
+	}
+	if a.door.identity != nil {
+		if err := a.door.identity.Reload(); err != nil {
+			return fmt.Errorf("cluster.tls: %w", err)
 		}
 	}
 	if keys != nil {

@@ -234,10 +234,13 @@ func wrap(err error) error {
 }
 
 // Plain returns a configuration to connect with the node's certificate to a server that is no member, such as etcd. The server's
-// host name is verified against the authority, as browsers do.
+// host name is verified against the authority, as browsers do. The certificate is read again for each connection.
 func Plain(f Files) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
+	own := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		return &cert, err
+	}
+	if _, err := own(nil); err != nil {
 		return nil, wrap(err)
 	}
 	data, err := os.ReadFile(f.CA)
@@ -248,5 +251,5 @@ func Plain(f Files) (*tls.Config, error) {
 	if !roots.AppendCertsFromPEM(data) {
 		return nil, wrap(fmt.Errorf("%s has no certificate", f.CA))
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, RootCAs: roots}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetClientCertificate: own, RootCAs: roots}, nil
 }
