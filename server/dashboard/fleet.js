@@ -89,7 +89,7 @@ function describe(c, node, self, perSecond) {
     rate: perSecond === undefined ? "–" : short(Math.round(perSecond * 10) / 10),
     failed: whole(node.failed),
     entries: models.length && (known || own) ? whole(models.reduce((a, m) => a + m.entries, 0)) : models.length ? "unknown" : "–",
-    age: own || !models.length ? "–" : milliseconds(most(models, "age_ms")) + " ago",
+    age: models.length && models.every((m) => m.age_ms >= 0) ? milliseconds(most(models, "age_ms")) + " ago" : "–",
     error: milliseconds(most(models, "error_ms")),
   };
   for (const [key] of fields) say(c.values[key], values[key]);
