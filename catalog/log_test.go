@@ -554,3 +554,53 @@ func TestRepeatableWrites(t *testing.T) {
 		}
 	}
 }
+
+// Repair makes a member that lost entries or records forget its place in the log. The next snapshot brings all back.
+func TestRepairOfAMember(t *testing.T) {
+	for what, key := range map[string][]byte{"record": recordKey(5), "item": slicesOf(keyOf(false, "1"))} {
+		leader, _, _ := replica(t, Options{}, 1)
+		for i := range 3 {
+			if _, err := leader.PutItem(&grebev1.Item{Id: fmt.Sprint(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		follower, _, dir := replica(t, Options{}, 0)
+		if err := copyTo(t, leader, follower); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if _, err := leader.PutItem(&grebev1.Item{Id: fmt.Sprint(i), Tokens: []int32{1}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pull(t, leader, follower)
+		shut(t, follower)
+		damaged := []byte{9}
+		if what == "record" {
+			damaged = nil
+		}
+		rewrite(t, dir, key, damaged)
+		if c, err := Open(dir, Options{Replicated: true}); err == nil {
+			t.Errorf("%s: it opens", what)
+			shut(t, c)
+		}
+		if problems, err := Examine(dir); len(problems) != 1 || err != nil {
+			t.Errorf("%s: problems %v, %v", what, problems, err)
+		}
+		if loss, err := Repair(dir); loss == nil || err != nil {
+			t.Errorf("%s: lost %v, %v", what, loss, err)
+		}
+		follower = open(t, dir, Options{Replicated: true})
+		if state, _ := follower.LogState(); state.Last != (Mark{}) || state.Version != 6 {
+			t.Errorf("%s: after the repair %+v", what, state)
+		}
+		if err := copyTo(t, leader, follower); err != nil {
+			t.Fatal(err)
+		}
+		if dump(t, leader) != dump(t, follower) {
+			t.Errorf("%s: the copy differs", what)
+		}
+		shut(t, leader)
+		shut(t, follower)
+	}
+}

@@ -48,7 +48,7 @@ func repair(dir string, opt *pebble.Options) (*pebbleopen.Loss, error) {
 	if err != nil {
 		return loss, err
 	}
-	if loss == nil && len(s.bad) == 0 {
+	if loss == nil && len(s.problems()) == 0 {
 		return nil, nil
 	}
 	if loss == nil {
@@ -74,6 +74,8 @@ type surveyed struct {
 	version      uint64
 	newest       uint64   // version of an entry
 	bad          [][]byte // keys of entries that cannot be read
+	log          []byte   // where the log ends and begins; nil: there is none
+	records      uint64   // of the log
 }
 
 func survey(dir string, opt *pebble.Options) (*surveyed, error) {
@@ -82,6 +84,12 @@ func survey(dir string, opt *pebble.Options) (*surveyed, error) {
 	err := pebbleopen.Read(dir, opt, func(key, value []byte) {
 		if string(key) == string(versionKey) && len(value) == 8 {
 			s.version = binary.LittleEndian.Uint64(value)
+		}
+		if string(key) == string(logKey) {
+			s.log = append([]byte{}, value...)
+		}
+		if key[0] == recordKind {
+			s.records++
 		}
 		if len(key) != keySize || key[0] != 'i' && key[0] != 'u' {
 			return
@@ -103,11 +111,14 @@ func survey(dir string, opt *pebble.Options) (*surveyed, error) {
 	return s, err
 }
 
-func (s *surveyed) problems() []string {
-	if len(s.bad) == 0 {
-		return nil
+func (s *surveyed) problems() (out []string) {
+	if len(s.bad) > 0 {
+		out = append(out, fmt.Sprintf("%d entries cannot be read", len(s.bad)))
 	}
-	return []string{fmt.Sprintf("%d entries cannot be read", len(s.bad))}
+	if s.log != nil && (len(s.log) != 2*markSize || readMark(s.log).Index-readMark(s.log[markSize:]).Index != s.records) {
+		out = append(out, fmt.Sprintf("the log of changes, with %d records, is not complete", s.records))
+	}
+	return out
 }
 
 // missing compares with the numbers that were recorded with the last change.
@@ -127,7 +138,8 @@ func (s *surveyed) missing(note pebbleopen.Note) []string {
 	return out
 }
 
-// mend removes what cannot be read and makes sure that versions grow.
+// mend removes what cannot be read and makes sure that versions grow. A cluster's member forgets its place in the log: it may lack
+// entries, so it takes a snapshot of the leader.
 func (s *surveyed) mend(dir string, opt *pebble.Options, note pebbleopen.Note) error {
 	db, err := pebbleopen.Open(dir, opt)
 	if err != nil {
@@ -138,6 +150,7 @@ func (s *surveyed) mend(dir string, opt *pebble.Options, note pebbleopen.Note) e
 	for _, key := range s.bad {
 		err = errors.Join(err, b.Delete(key, nil))
 	}
+	err = errors.Join(err, b.Delete(logKey, nil), b.DeleteRange([]byte{recordKind}, []byte{recordKind + 1}, nil))
 	err = errors.Join(err, b.Set(versionKey, binary.LittleEndian.AppendUint64(nil, version), nil),
 		b.Set(formatKey, binary.LittleEndian.AppendUint64(nil, format), nil), b.Commit(pebble.Sync))
 	db.SetNote(pebbleopen.Note{version, uint64(s.items), uint64(s.users)})

@@ -127,7 +127,7 @@ func (w *world) campaign(kills int, seed uint64, pause time.Duration) {
 		wait.Go(func() {
 			for !stop.Load() {
 				im.line()
-				time.Sleep(time.Duration(im.rng.Int64N(int64(pause) / 20)))
+				time.Sleep(time.Duration(im.rng.Int64N(int64(pause) / 10)))
 			}
 		})
 	}

@@ -177,9 +177,7 @@ func TestWaitingWriteIsCommittedLater(t *testing.T) {
 		followers := w.others(old)
 		for _, p := range followers {
 			p.kill()
-			w.mu.Lock()
-			w.nodes[p.id] = p // it is a member still
-			w.mu.Unlock()
+			w.member(p.id, p) // still
 		}
 		if err := put(old.catalog, "waits", ""); !errors.Is(err, catalog.ErrUncertain) {
 			t.Fatalf("a write without followers: %v", err)
