@@ -107,12 +107,13 @@ func (v *Visit) peekFar(p Peers, in *schedule.Request, tokens []int32) bool {
 }
 
 // pricePeers sets the costs of fetching entries from peers. The nodes answer in one round trip.
-func (c *Cache) pricePeers(p Peers, costs *schedule.Costs, entries int) {
+func (v *Visit) pricePeers(p Peers, costs *schedule.Costs, entries int) {
 	if entries == 0 {
 		return
 	}
 	trip, mib := p.Cost()
-	costs.Transfer[plan.Peer] = schedule.Transfer{Entry: trip / float64(entries), Token: c.perToken(mib)}
+	v.farCost = schedule.Transfer{Entry: trip / float64(entries), Token: v.cache.perToken(mib)}
+	costs.Transfer[plan.Peer] = v.farCost
 }
 
 // perToken returns the milliseconds per token, given those per MiB.
@@ -152,7 +153,7 @@ func (v *Visit) askForPrompt(ctx context.Context, l *prompt.Layout) {
 	}
 	v.in.Queue, _ = c.opt.Load.Backlog()
 	costs := c.Costs()
-	c.pricePeers(p, &costs, 1)
+	v.pricePeers(p, &costs, 1)
 	v.Decision.User = schedule.Decide(&v.in, &costs, schedule.Predicted).User
 	if v.Decision.User.Load.Has(plan.Peer) {
 		v.askPeers(ctx)
@@ -167,7 +168,7 @@ func (v *Visit) askPeers(ctx context.Context) {
 		return
 	}
 	wait := v.fetchWait(ctx)
-	if wait <= 0 {
+	if v.fetchTakes() >= float64(wait)/float64(time.Millisecond) { // policies that name an order load all that is cached
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
@@ -212,6 +213,20 @@ func (v *Visit) fetchWait(ctx context.Context) time.Duration {
 		c.recordFetch(left, ok, queue, alone, with, wait)
 	}
 	return wait
+}
+
+// fetchTakes predicts how many milliseconds a fetch takes. Of a user peers send what this node has, too.
+func (v *Visit) fetchTakes() float64 {
+	entries, tokens := 1, v.far
+	if v.Decision.Order != plan.UserFirst {
+		entries, tokens = 0, 0
+		for i, t := range v.tiers {
+			if t == plan.Peer {
+				entries, tokens = entries+1, tokens+int(v.lengths[i])
+			}
+		}
+	}
+	return float64(entries)*v.farCost.Entry + float64(tokens)*v.farCost.Token
 }
 
 // expectPeers lists the entries that the chosen order loads from peers.

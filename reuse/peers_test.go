@@ -120,15 +120,18 @@ func TestRankingsFromAPeer(t *testing.T) {
 
 // A request asks peers only if that is predicted to be faster than computing.
 func TestPeersAreAskedIfThatPays(t *testing.T) {
-	r := &Request{UserID: "u", User: someone, Items: someItems}
-	for _, c := range []struct {
-		trip, mib float64
-		asked     bool
-	}{{.1, 1, true}, {1000, 0, false}, {0, 1e9, false}} {
-		_, to, n, want := pair(t, r)
-		n.trip, n.mib = c.trip, c.mib
-		if got, _, _, _ := to.visitOf(t, r); !slices.Equal(got, want) || (n.wants > 0) != c.asked {
-			t.Errorf("a trip of %v ms and %v ms per MiB: %d entries asked for, same answer %v", c.trip, c.mib, n.wants, slices.Equal(got, want))
+	for _, policy := range []schedule.Policy{schedule.Predicted, schedule.User, schedule.Item} {
+		for _, c := range []struct {
+			trip, mib float64
+			asked     bool
+		}{{.1, 1, true}, {1000, 0, false}, {0, 1e9, false}} {
+			r := &Request{UserID: "u", User: someone, Items: someItems, Policy: policy}
+			_, to, n, want := pair(t, r)
+			n.trip, n.mib = c.trip, c.mib
+			if got, _, _, _ := to.visitOf(t, r); !slices.Equal(got, want) || (n.wants > 0) != c.asked {
+				t.Errorf("%v, a trip of %v ms and %v ms per MiB: %d entries asked for, same answer %v",
+					policy, c.trip, c.mib, n.wants, slices.Equal(got, want))
+			}
 		}
 	}
 }

@@ -192,9 +192,10 @@ type Visit struct {
 	hit      bool
 	segments []engine.Segment // of the job
 	expected []*pending
-	far      int    // leading tokens of the user that a peer has
-	wants    []Want // asked of peers
-	came     []bool // items that peers sent
+	far      int               // leading tokens of the user that a peer has
+	farCost  schedule.Transfer // of entries that peers have
+	wants    []Want            // asked of peers
+	came     []bool            // items that peers sent
 	userCame bool
 	other    []plan.Tier // see withoutPeers
 	source   plan.Tier   // tier of the entry found last
@@ -230,7 +231,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 	}
 	in.Queue, _ = c.opt.Load.Backlog()
 	costs := c.Costs()
-	c.pricePeers(peers, &costs, asked)
+	v.pricePeers(peers, &costs, asked)
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	if c.opt.Record.On() {
 		c.recordDecision(v, &costs, r.Policy)
