@@ -174,6 +174,7 @@ func (l *link) keep(ctx context.Context, ended <-chan error) (left bool, err err
 		case <-l.poke:
 		case <-timer.C:
 		}
+		l.awake()
 		if err := l.with(tick); err != nil {
 			return true, err
 		}
@@ -188,12 +189,22 @@ func (l *link) keep(ctx context.Context, ended <-chan error) (left bool, err err
 	}
 }
 
-// sleep returns how long keep may sleep.
-func (l *link) sleep() time.Duration {
+// awake says that keep runs: nobody has to wake it up, itself included.
+func (l *link) awake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d := l.next(openWithin)
-	l.due = l.config.Clock() + d
+	l.due = 0
+}
+
+// sleep returns how long keep may sleep.
+func (l *link) sleep() (d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.with(func(f *feed.Follower, now time.Duration) error {
+		l.due = min(f.Next(), now+openWithin)
+		d = max(0, l.due-now)
+		return nil
+	})
 	return d
 }
 

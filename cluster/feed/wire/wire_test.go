@@ -514,3 +514,26 @@ func TestCredentials(t *testing.T) {
 	}
 	equal(t, newRouter(t, n.addr, with(certificate(t, &authority))), n)
 }
+
+// A follower that was woken up sleeps again. It looks at the clock a few times for each message, and not all the time.
+func TestFollowerSleeps(t *testing.T) {
+	n := newNode(t, 2, "127.0.0.1:0", ServerConfig{})
+	var looks atomic.Int64
+	r := newRouter(t, n.addr, func(c *ClientConfig) {
+		clock := c.Clock
+		c.Clock = func() time.Duration {
+			looks.Add(1)
+			return clock()
+		}
+	})
+	n.change(mathrand.New(mathrand.NewPCG(1, 1)), 50, 100)
+	equal(t, r, n)
+	before := looks.Load()
+	for range 10 { // as a comparison or an early message does
+		r.client.wake()
+		time.Sleep(50 * time.Millisecond)
+	}
+	if got := looks.Load() - before; got > 500 {
+		t.Errorf("%d looks at the clock in half a second", got)
+	}
+}
