@@ -73,6 +73,7 @@ test-invariants: ## with expensive self-checks compiled in
 .PHONY: cluster-test
 cluster-test: ## campaigns of faults in clusters; the other tests run short forms of them
 	GREBE_REPLICA_KILLS=50 CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -count 1 -v -run ImportWithEtcd ./cluster/replica
+	GREBE_TRIAL=full CGO_ENABLED=0 $(GO) test -timeout 90m -count 1 -v -run Trial ./cmd/grebe
 
 .PHONY: test-arm64
 test-arm64: ## everything compiles for arm64

@@ -123,7 +123,7 @@ func (c *Cluster) drain(flags map[string]coord.Entry) {
 // changed logs and keeps changes.
 func (c *Cluster) changed(at time.Time, list []member.Change) {
 	for _, x := range list {
-		c.cfg.Log.Info("a member's state changed", "node", x.ID, "boot", x.Boot, "from", x.From, "to", x.To)
+		c.cfg.Log.Info("a member's state changed", "node", x.ID, "boot", x.Boot, "from", x.From.String(), "to", x.To.String())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,6 +25,9 @@ import (
 var binary, demoData string
 
 func TestMain(m *testing.M) {
+	if args, child := os.LookupEnv(etcdEnv); child {
+		os.Exit(serveEtcd(args))
+	}
 	os.Exit(withBinary(m))
 }
 

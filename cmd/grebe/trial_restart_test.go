@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A router dies. Its clients ask the other one, and lose nothing. When it is back, it soon knows what all nodes hold.
+func TestTrialRouterKilled(t *testing.T) {
+	c := newTrial(t, 2)
+	pool := questions(t, long(300, 40), 8)
+	every := c.half(pool)
+	first, second := c.nodes[0], c.nodes[1]
+	load := startTraffic(t, every, pool, anyOf(first), anyOf(second))
+	var worst time.Duration
+	kills := long(20, 1)
+	for range kills {
+		time.Sleep(time.Second)
+		c.end(first, syscall.SIGKILL)
+		time.Sleep(500 * time.Millisecond)
+		c.launch(first)
+		c.until(30*time.Second, func() string {
+			if _, err := fetch("GET", "http://"+first.listen+"/readyz", nil); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		took := c.until(10*time.Second, func() string { return c.indexDiffers(first, second) })
+		worst = max(worst, took)
+	}
+	list := load.stop()
+	c.running()
+	t.Logf("%d kills of a router, %d requests: none lost; the index was that of the nodes after at most %.2f s",
+		kills, len(list), worst.Seconds())
+	if worst > 2*time.Second && trialFull() {
+		t.Errorf("the index was that of the nodes after %v, want at most 2 s", worst)
+	}
+}
+
+// indexDiffers compares what a process knows of a node's KV with what that node says of itself.
+func (c *trial) indexDiffers(at, of *member) string {
+	own, err := entries(of, of.id)
+	if err != nil {
+		return err.Error()
+	}
+	seen, err := entries(at, of.id)
+	if err != nil {
+		return err.Error()
+	}
+	if again, err := entries(of, of.id); err != nil || again != own {
+		return "it changes" // look again
+	}
+	if own != seen || own < 10 {
+		return fmt.Sprintf("%s knows %d entries of %s, which has %d", at.id, seen, of.id, own)
+	}
+	return ""
+}
+
+// entries returns how many entries of KV a process knows of on a node.
+func entries(at *member, id string) (int, error) {
+	s, err := at.status()
+	if err != nil {
+		return 0, err
+	}
+	for _, n := range s.Nodes {
+		if n.ID == id && len(n.Models) == 1 && n.Models[0].Known {
+			return n.Models[0].Entries, nil
+		}
+	}
+	return -1, fmt.Errorf("%s knows nothing of %s", at.id, id)
+}
+
+// All nodes are restarted, one after the other, under load. One client enters at nodes that are not being restarted. Another one
+// enters anywhere, and asks once more elsewhere if a node is not there.
+func TestTrialRollingRestart(t *testing.T) {
+	c := newTrial(t, 3)
+	pool := questions(t, long(300, 40), 9)
+	every := 2 * c.half(pool)
+	turns := make(chan *member, 1) // the node that is being restarted
+	turns <- nil
+	others := func(r *rand.Rand) string {
+		m := <-turns
+		turns <- m
+		for {
+			if x := c.nodes[r.IntN(len(c.nodes))]; x != m {
+				return x.listen
+			}
+		}
+	}
+	calm := startTraffic(t, every, pool, others, nil)
+	bold := startTraffic(t, every, pool, anyOf(c.nodes...), others)
+	rounds := long(5, 1)
+	for range rounds {
+		for _, m := range c.nodes {
+			<-turns
+			turns <- m
+			time.Sleep(100 * time.Millisecond)
+			c.end(m, syscall.SIGTERM)
+			c.launch(m)
+			c.settled(30*time.Second, c.nodes...)
+			<-turns
+			turns <- nil
+		}
+	}
+	asked := len(calm.stop()) + len(bold.stop())
+	c.running()
+	t.Logf("%d restarts, %d requests: none failed, no answer was wrong", 3*rounds, asked)
+}
