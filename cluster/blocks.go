@@ -8,6 +8,7 @@ import (
 	"grebe/cluster/hold"
 	"grebe/cluster/mtls"
 	"grebe/cluster/peer"
+	"grebe/cluster/status"
 	"grebe/plan"
 	"grebe/residency"
 	"grebe/reuse"
@@ -163,4 +164,25 @@ func (d *directory) User(key plan.Key, tokens []int32) (at fetch.Holders, n int)
 		}
 	}
 	return at, n
+}
+
+// transfers returns what this process fetched from other nodes and sent to them.
+func (b *blocks) transfers(nodes []status.Node) (out []status.Transfer) {
+	self := b.c.cfg.Node
+	for i := range nodes {
+		id := nodes[i].ID
+		if id == self {
+			continue
+		}
+		if s, ok := b.client.Stats(id); ok && s.Answers[peer.Hit]+s.Answers[peer.Late] > 0 {
+			out = append(out, status.Transfer{
+				From: id, To: self, Blocks: s.Answers[peer.Hit], Bytes: s.Bytes, Late: s.Answers[peer.Late],
+				RateMB: s.Bandwidth / 1e6, TripMs: ms(s.RoundTrip),
+			})
+		}
+		if blocks, bytes := b.server.Sent(id); blocks > 0 {
+			out = append(out, status.Transfer{From: self, To: id, Blocks: blocks, Bytes: bytes})
+		}
+	}
+	return out
 }

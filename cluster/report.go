@@ -48,6 +48,7 @@ func (c *Cluster) Status() *status.Cluster {
 			}
 		}
 	}
+	out.Transfers = c.blocks.transfers(out.Nodes)
 	return out
 }
 

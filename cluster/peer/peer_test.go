@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -45,8 +46,28 @@ func TestFetch(t *testing.T) {
 	if s, _ := c.Stats("n1"); s.Dials != 1 || s.Bandwidth == 0 || s.RoundTrip == 0 || s.Slow || s.Answers[Hit] != 30 || s.Answers[Miss] != 3 {
 		t.Errorf("%+v", s)
 	}
+	if blocks, bytes := n.Sent("me"); blocks != 30 || bytes != n.Stats().Bytes {
+		t.Errorf("sent %d blocks, %d bytes", blocks, bytes)
+	}
+	if blocks, _ := n.Sent("n7"); blocks != 0 {
+		t.Errorf("sent %d blocks to nobody", blocks)
+	}
 	if m.refs.Load() != 0 {
 		t.Errorf("%d references are left", m.refs.Load())
+	}
+}
+
+// Without TLS a stranger can take any name. The counts do not grow with the names.
+func TestNamesAreBounded(t *testing.T) {
+	s, err := NewServer(ServerOptions{Node: "n1", Holder: &memory{}, Epoch: func(uint64) bool { return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * maxNamed {
+		s.sentTo(fmt.Sprint(i)).blocks.Add(1)
+	}
+	if len(s.toNode) != maxNamed {
+		t.Errorf("%d names", len(s.toNode))
 	}
 }
 

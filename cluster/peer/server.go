@@ -81,6 +81,39 @@ type Server struct {
 	bytes    atomic.Int64  // of these
 	logged   atomic.Int64  // when a refusal was logged last, in Unix seconds
 	stats    serverCounts
+
+	mu     sync.Mutex
+	toNode map[string]*sent // at most maxNamed
+}
+
+// sent counts blocks that were sent to a node.
+type sent struct{ blocks, bytes atomic.Int64 }
+
+// maxNamed bounds the nodes whose blocks are counted: without TLS a node can take any name.
+const maxNamed = 256
+
+// sentTo returns the counts of a node, or some that nobody reads if there are too many nodes.
+func (s *Server) sentTo(node string) *sent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.toNode[node]
+	if n == nil {
+		n = new(sent)
+		if len(s.toNode) < maxNamed {
+			s.toNode[node] = n
+		}
+	}
+	return n
+}
+
+// Sent returns how many blocks were sent to a node, and the bytes of their payload.
+func (s *Server) Sent(node string) (blocks, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.toNode[node]; n != nil {
+		return n.blocks.Load(), n.bytes.Load()
+	}
+	return 0, 0
 }
 
 type serverCounts struct {
@@ -104,7 +137,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	return &Server{opt: o, versions: spoken, conns: make(chan struct{}, o.MaxConns)}, nil
+	return &Server{opt: o, versions: spoken, conns: make(chan struct{}, o.MaxConns), toNode: map[string]*sent{}}, nil
 }
 
 // Stats returns the counts.

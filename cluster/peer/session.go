@@ -28,6 +28,7 @@ type session struct {
 	base  net.Buffers // the memory of parts
 	req   request
 	block Block
+	sent  *sent // to the node at the other end
 }
 
 const (
@@ -122,6 +123,9 @@ func (t *session) greet(ctx context.Context) error {
 	if t.cork != nil {
 		t.cork.on = true
 	}
+	if err == nil {
+		t.sent = s.sentTo(h.from)
+	}
 	return err
 }
 
@@ -208,6 +212,8 @@ func (t *session) one(ctx context.Context, i int, deadline time.Time) error {
 	defer t.release()
 	a.payload, a.meta = size(t.block.Pieces), t.block.Meta
 	s.stats.bytes.Add(a.payload)
+	t.sent.blocks.Add(1)
+	t.sent.bytes.Add(a.payload)
 	var sum uint32
 	t.out, sum = a.append(t.out)
 	return t.send(&t.block, a.payload, seal(sum, &t.req.wants[i].Key))

@@ -49,8 +49,11 @@ func clusterText(s *status.Cluster) string {
 		b.WriteString("\nBlocks of KV between nodes\n\n")
 		moved := make([][]string, 0, len(s.Transfers))
 		for _, t := range s.Transfers {
-			moved = append(moved, []string{cut(t.From), cut(t.To), count(t.Blocks), human.Bytes(t.Bytes), count(t.Late),
-				fmt.Sprintf("%.0f MB/s", t.RateMB), millis(t.TripMs)})
+			row := []string{cut(t.From), cut(t.To), count(t.Blocks), human.Bytes(t.Bytes), count(t.Late), "-", "-"}
+			if t.RateMB > 0 { // measured where they are received
+				row[5], row[6] = fmt.Sprintf("%.0f MB/s", t.RateMB), millis(t.TripMs)
+			}
+			moved = append(moved, row)
 		}
 		writeTable(&b, []string{"from", "to", "blocks", "size", "late", "rate", "trip"}, moved, 2)
 	}

@@ -54,6 +54,13 @@ func (f *staged) set(node, state string) {
 	f.now.Nodes[i].State = state
 }
 
+// lose takes the coordinator away.
+func (f *staged) lose() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now.Coordinator = "away"
+}
+
 // pageOf serves the dashboard of a fleet.
 func pageOf(t *testing.T, f server.Fleet) (url string) {
 	t.Helper()
@@ -108,7 +115,7 @@ func TestFleetPage(t *testing.T) {
 	change := func(node, to string) chromedp.Action {
 		return chromedp.ActionFunc(func(context.Context) error { f.set(node, to); return nil })
 	}
-	var text, cut string
+	var text, away, cut string
 	var wide bool
 	err := chromedp.Run(ctx,
 		chromedp.EmulateViewport(1280, 900), scheme("light"), chromedp.Navigate(url+"/#fleet"),
@@ -118,6 +125,8 @@ func TestFleetPage(t *testing.T) {
 		change("n2", "SUSPECT"), state("n2", "SUSPECT"), shoot("fleet-suspect.png"),
 		change("n2", "GONE"), state("n2", "GONE"),
 		chromedp.Text("#fleet", &text),
+		chromedp.ActionFunc(func(context.Context) error { f.lose(); return nil }),
+		chromedp.WaitVisible("#fleet-problem"), chromedp.Text("#fleet-problem", &away),
 		chromedp.Evaluate(`[...document.querySelectorAll("#fleet .scroll, #fleet .node")]
 			.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent).join()`, &cut),
 		scheme("dark"), shoot("fleet-gone-dark.png"),
@@ -133,6 +142,9 @@ func TestFleetPage(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %q", want, text)
 		}
+	}
+	if !strings.Contains(away, "coordinator does not answer") {
+		t.Errorf("without a coordinator the page says %q", away)
 	}
 	if cut != "" || wide {
 		t.Errorf("parts without room: %q; wider than a phone: %v", cut, wide)

@@ -137,13 +137,14 @@ function showTransfers(cluster) {
       const t = moved.find((t) => t.from === from && t.to === to);
       if (!t || !(t.blocks || t.late)) return element("td", { class: "number note" }, from === to ? "" : "·");
       return element("td", { class: "number", "data-much": Math.ceil(4 * t.bytes / Math.max(top, 1)),
-        title: `${whole(t.blocks)} blocks at ${short(t.rate_mb_s)} MB/s, round trip ${milliseconds(t.trip_ms)}, ${whole(t.late)} too late and computed` },
+        title: `${whole(t.blocks)} blocks` + (t.rate_mb_s ? ` at ${short(t.rate_mb_s)} MB/s, round trip ${milliseconds(t.trip_ms)}` : "") +
+          (t.late ? `, ${whole(t.late)} too late and computed` : "") },
       short(t.bytes, "B"), ...(t.late ? [element("small", {}, ` ${whole(t.late)} late`)] : []));
     };
     return [element("table", { class: "matrix" },
       element("thead", {}, element("tr", {}, element("th", {}, "from \\ to"), ...names.map((n) => element("th", { class: "number" }, n)))),
       element("tbody", {}, ...names.map((from) => element("tr", {}, element("th", {}, from), ...names.map((to) => cell(from, to)))))),
-    element("p", { class: "note" }, `What ${cluster.self} fetched and sent.`)];
+    element("p", { class: "note" }, `What ${cluster.self} fetched and sent. The other nodes' pages have the rest.`)];
   });
 }
 
