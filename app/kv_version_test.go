@@ -95,3 +95,43 @@ func TestCheckpointVersionOfTables(t *testing.T) {
 		t.Errorf("a table that the model does not use changes its version: %v", err)
 	}
 }
+
+// In a cluster, records of devices of another class are erased. A single process keeps all.
+func TestRecordsOfOtherDevicesAreErased(t *testing.T) {
+	model, other := plan.Key{1}, plan.Key{2}
+	for _, q := range []struct {
+		was, is string
+		kept    bool
+	}{{"", "", true}, {"avx2", "avx2", true}, {"avx2", "amx", false}, {"", "amx", false}} {
+		dir := t.TempDir()
+		open := func(class string, first plan.Key) *classed {
+			c := &classed{class: class}
+			d, err := disk.Open(dir, disk.Options{Budget: 16 << 20, Version: c.versionOf(first)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Store = d
+			return c
+		}
+		c := open(q.was, model)
+		if err := c.Put(plan.Key{7}, nil, [][]byte{make([]byte, 4096)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.PutAs(other, plan.Key{8}, nil, [][]byte{make([]byte, 4096)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c = open(q.is, model)
+		if _, ok := c.Has(plan.Key{7}); ok != q.kept {
+			t.Errorf("from %q to %q: kept %v", q.was, q.is, ok)
+		}
+		if _, ok := c.Has(plan.Key{8}); ok {
+			t.Errorf("from %q to %q: a record of another model is kept", q.was, q.is)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

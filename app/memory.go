@@ -220,12 +220,14 @@ func (m *Memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store)
 	if bytes == 0 {
 		return nil
 	}
-	d, err := disk.Open(dir, disk.Options{Budget: bytes, Version: m.version, Logger: m.app.log})
+	below := &classed{class: m.app.classOf(cfg)}
+	d, err := disk.Open(dir, disk.Options{Budget: bytes, Version: below.versionOf(m.version), Logger: m.app.log})
 	if err != nil {
 		return err
 	}
+	below.Store = d
 	m.closers.add(func() error { return unlessHung(d, "close the disk that KV is kept on", d.Close) })
-	store.SetDisk(d)
+	store.SetDisk(below)
 	m.disk = d
 	return nil
 }
