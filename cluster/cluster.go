@@ -53,6 +53,8 @@ type Config struct {
 	Lease       time.Duration     // after which a process that vanished is no longer registered; 10 s
 	Routing     route.Policy
 	Models      []Model
+	Users       int                  // most users in the index of a model: see route.Config; 2^19
+	Items       int                  // most other entries there; 2^20. Both together take about 90 MB
 	Registry    *prometheus.Registry // metrics; none
 	Log         *slog.Logger         // nothing is logged
 }
@@ -107,6 +109,7 @@ type Cluster struct {
 // Open returns a member that does nothing yet. The caller MUST Close it.
 func Open(cfg Config) (*Cluster, error) {
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
+	cfg.Users, cfg.Items = cmp.Or(cfg.Users, 1<<19), cmp.Or(cfg.Items, 1<<20)
 	if len(cfg.Roles) == 0 {
 		cfg.Roles = []string{member.Node, member.Router}
 	}

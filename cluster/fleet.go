@@ -21,11 +21,8 @@ import (
 	"grebe/serve"
 )
 
-// Sizes of a router: see route.Config. Together they take about 90 MB.
 const (
 	maxNodes   = 64
-	indexUsers = 1 << 19
-	indexItems = 1 << 20
 	maxClasses = 8 // of devices that exchange KV among themselves
 )
 
@@ -68,7 +65,7 @@ func newFleet(c *Cluster, m *Model) (*fleet, error) {
 	nodes[0].Class = maxClasses - 1 // makes room for that many
 	var err error
 	f.router, err = route.New(route.Config{
-		Policy: c.cfg.Routing, Orders: schedule.Predicted, Nodes: nodes, Users: indexUsers, Items: indexItems,
+		Policy: c.cfg.Routing, Orders: schedule.Predicted, Nodes: nodes, Users: c.cfg.Users, Items: c.cfg.Items,
 		PeerUsers: true, PeerItems: true, Silence: feed.Limit,
 		MissKV: 1, MissEMB: 1, MissLoad: 1,
 	})
