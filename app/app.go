@@ -254,16 +254,22 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Confi
 	if err := forgetDeleted(cfg.DataDir, a.service); err != nil || a.cluster == nil {
 		return err
 	}
-	return a.cluster.Start(a.service)
+	return a.takePart(ctx, cfg)
 }
 
 // openCatalog opens the catalog in the data folder and loads the files that the configuration names.
 func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
-	items, err := catalog.Open(datadir.Catalog(cfg.DataDir), catalog.Options{Logger: a.log, TrackDeletions: true})
+	clustered := cfg.Cluster.Name != ""
+	items, err := catalog.Open(datadir.Catalog(cfg.DataDir), catalog.Options{
+		Logger: a.log, TrackDeletions: true, Replicated: clustered, TrackUnknown: clustered,
+	})
 	if err != nil {
 		return nil, err
 	}
 	a.closers.add(items.Close)
+	if clustered { // the files are loaded once the other members have been heard
+		return items, nil
+	}
 	if err := loadFiles(cfg, items, a.log); err != nil {
 		return nil, err
 	}

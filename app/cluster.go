@@ -5,12 +5,15 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"grebe/catalog"
 	"grebe/cluster"
 	"grebe/cluster/coord"
 	"grebe/cluster/coord/embedded"
@@ -79,6 +82,55 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 	sc.Cluster, sc.Node = a.cluster, node
 	a.log.Info("a member of a cluster", "cluster", k.Name, "node", node, "peers", c.Peer, "secure", id != nil, "routing", k.Routing)
 	return nil
+}
+
+// catchUp bounds the time in which a node waits for the catalog of the others before it serves what it has. It is for starts while
+// the coordinator is away.
+const catchUp = 15 * time.Second
+
+// takePart starts the process's part in the cluster: first the catalog, which all members share, then requests.
+func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
+	n, err := a.cluster.Share(a.catalog, a.forgetUsers)
+	if err != nil {
+		return err
+	}
+	a.closers.add(func() error { n.Close(); return nil })
+	if err := a.cluster.Start(a.service); err != nil {
+		return err
+	}
+	n.Start()
+	select {
+	case <-n.CaughtUp():
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(catchUp):
+		if disk, _ := diskOf(cfg, &cfg.Models[0]); disk > 0 || cfg.Cache.Disk.Bytes > 0 {
+			a.log.Warn("waiting for the other members' catalog: users may have been deleted there whose KV is on this disk",
+				"problem", n.State().Problem)
+			select {
+			case <-n.CaughtUp():
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			break
+		}
+		a.log.Warn("the other members' catalog could not be read: what this process has is served", "problem", n.State().Problem)
+	}
+	if err := loadFiles(cfg, a.catalog, a.log); err != nil {
+		if !errors.Is(err, catalog.ErrUnavailable) && !errors.Is(err, catalog.ErrUncertain) {
+			return err
+		}
+		a.log.Warn("files of items and users were not loaded: the next start does it", "error", err)
+	}
+	a.cluster.Ready()
+	return nil
+}
+
+// forgetUsers removes the KV of all users. Some may have been deleted while this process was away, and are not known any more.
+func (a *App) forgetUsers() {
+	if err := a.service.ForgetUsers(); err != nil {
+		a.log.Error("KV of users who may have been deleted could not be removed", "error", err)
+	}
 }
 
 // openCoordinator connects to etcd, or runs one here.

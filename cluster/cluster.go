@@ -25,14 +25,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 
+	clusterv1 "grebe/api/grebe/cluster/v1"
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
 	"grebe/cluster/coord"
 	"grebe/cluster/feed"
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
 	"grebe/cluster/peer"
+	"grebe/cluster/replica"
 	"grebe/route"
 	"grebe/schedule"
 	"grebe/serve"
@@ -90,6 +92,7 @@ type Cluster struct {
 	fleets  map[string]*fleet // by model; models of a group share one
 	groups  []*fleet          // each once
 	stopped atomic.Bool       // this process stops: it is drained
+	ready   atomic.Bool
 	closed  atomic.Bool
 
 	ctx    context.Context
@@ -157,10 +160,20 @@ func newBoot() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Register adds services for other members. It MUST be called before Start.
-func (c *Cluster) Register(f func(grpc.ServiceRegistrar)) { f(c.wire.grpc) }
+// Share makes a catalog the one of all members: see package replica. It MUST be called before Start. The caller starts and closes
+// the result. replaced is called when another member's catalog took the place of this one.
+func (c *Cluster) Share(items *catalog.Catalog, replaced func()) (*replica.Node, error) {
+	n, err := replica.New(replica.Options{
+		Node: c.cfg.Node, Boot: c.boot, Catalog: items, Coordinator: c.cfg.Coordinator, Peers: c.peers, Dial: c.wire.dial,
+		Replaced: replaced, Log: c.cfg.Log,
+	})
+	if err == nil {
+		clusterv1.RegisterReplicaServer(c.wire.grpc, n)
+	}
+	return n, err
+}
 
-// Start announces this process and lets others use it.
+// Start announces this process. It gets requests from others once Ready is called.
 func (c *Cluster) Start(l Local) error {
 	c.local.Store(&l)
 	data, err := c.describe().Encode()
@@ -176,6 +189,26 @@ func (c *Cluster) Start(l Local) error {
 	c.run.Go(c.follow)
 	c.run.Go(c.keepRecord)
 	return nil
+}
+
+// Ready lets other members send requests here.
+func (c *Cluster) Ready() {
+	c.ready.Store(true)
+	c.announce()
+}
+
+// rests reports whether this process gets no requests from others.
+func (c *Cluster) rests() bool { return c.stopped.Load() || !c.ready.Load() }
+
+// peers returns the addresses of all members for other members, by id.
+func (c *Cluster) peers() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]string{c.cfg.Node: c.cfg.Peer}
+	for _, m := range c.members.Members() {
+		out[m.ID] = m.Peer
+	}
+	return out
 }
 
 // Leave tells other members that this process stops: they send it no more requests, which takes them about a heartbeat.
@@ -208,7 +241,7 @@ func (c *Cluster) Close() error {
 func (c *Cluster) describe() member.Record {
 	r := member.Record{
 		ID: c.cfg.Node, Boot: c.boot, API: c.cfg.API, Peer: c.cfg.Peer, Protocol: Protocol, Roles: c.cfg.Roles, Zone: c.cfg.Zone,
-		Draining: c.stopped.Load(),
+		Draining: c.rests(),
 	}
 	l := c.local.Load()
 	for i := range c.cfg.Models {

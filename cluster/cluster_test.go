@@ -81,6 +81,7 @@ func join(t *testing.T, s *coordtest.Server, name string, change func(*Config)) 
 	if err := c.Start(n.local); err != nil {
 		t.Fatal(err)
 	}
+	c.Ready()
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("close %s: %v", name, err)

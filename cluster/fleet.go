@@ -77,7 +77,7 @@ func newFleet(c *Cluster, m *Model) (*fleet, error) {
 
 // load is what this process's heartbeats say.
 func (f *fleet) load() feed.Load {
-	l := feed.Load{Draining: f.c.stopped.Load()}
+	l := feed.Load{Draining: f.c.rests()}
 	if c := f.cache(); c != nil {
 		l.Backlog = c.Backlog()
 	}

@@ -585,6 +585,20 @@ func (c *Cache) DropUser(ids ...string) error {
 	return c.opt.Store.Delete(c.opt.Shared.userKeys(ids)...)
 }
 
+// DropUsers removes the KV of all users of the store from every tier.
+func (c *Cache) DropUsers() error {
+	var keys []plan.Key
+	c.opt.Store.Scan(func(piece []residency.Event) bool {
+		for i := range piece {
+			if piece[i].Kind == plan.User {
+				keys = append(keys, piece[i].Key)
+			}
+		}
+		return true
+	})
+	return c.opt.Store.Delete(keys...)
+}
+
 // DropItem removes the KV of items with these tokens from every tier.
 func (c *Cache) DropItem(items ...[]int32) error {
 	keys := make([]plan.Key, len(items))

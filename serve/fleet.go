@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -119,4 +120,18 @@ func (s *Service) Offer(model string) (o Offer, ok bool) {
 	}
 	m := sl.serving()
 	return Offer{m.Version, m.Cache}, true
+}
+
+// ForgetUsers removes the KV of all users, in memory and on disk. It is computed again when they come.
+func (s *Service) ForgetUsers() error {
+	var errs []error
+	for _, sl := range s.served {
+		for _, m := range sl.hold() {
+			if m.Cache != nil {
+				errs = append(errs, m.Cache.DropUsers())
+			}
+			sl.release(m)
+		}
+	}
+	return errors.Join(errs...)
 }
