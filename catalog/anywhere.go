@@ -11,9 +11,24 @@ import (
 	"grebe/internal/wire"
 )
 
+// maxRequest bounds the bytes of mutations that are one request, beyond the first: requests and records are messages.
+const maxRequest = 4 << 20
+
 // writeAnywhere makes a writer's mutations in a cluster: here if this node leads, else through the leader. It returns when
-// readers of this node see them too.
+// readers of this node see them too. Each mutation is a change of its own, so a large writer becomes several.
 func (c *Catalog) writeAnywhere(ctx context.Context, w *writer) {
+	for muts := w.muts; len(muts) > 0; {
+		n, bytes := 1, len(muts[0].record)
+		for n < len(muts) && bytes+len(muts[n].record) <= maxRequest {
+			bytes += len(muts[n].record)
+			n++
+		}
+		c.writePart(ctx, &writer{muts: muts[:n:n], from: w.from})
+		muts = muts[n:]
+	}
+}
+
+func (c *Catalog) writePart(ctx context.Context, w *writer) {
 	if c.bad(w) {
 		return
 	}

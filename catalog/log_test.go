@@ -604,3 +604,24 @@ func TestRepairOfAMember(t *testing.T) {
 		shut(t, follower)
 	}
 }
+
+// A large write becomes several records.
+func TestLargeWritesAreDivided(t *testing.T) {
+	c, _, _ := replica(t, Options{}, 1)
+	text := string(bytes.Repeat([]byte("0123456789abcdef"), maxRequest/48)) // two fit, three do not
+	var ops []Op
+	for i := range 7 {
+		ops = append(ops, Op{PutItem: &grebev1.Item{Id: fmt.Sprint(i), Text: &text}})
+	}
+	ops[4] = Op{PutItem: &grebev1.Item{}}
+	for i, r := range c.Apply(ops) {
+		if (r.Err != nil) != (i == 4) || r.Created != (i != 4) {
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+	state, _ := c.LogState()
+	if state.Last.Index != 3 || c.Stats().Items != 6 {
+		t.Errorf("%d records, %d items", state.Last.Index, c.Stats().Items)
+	}
+	shut(t, c)
+}
