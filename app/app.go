@@ -281,7 +281,7 @@ func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
 
 // loadFiles loads the changes in the configuration's files of items and users since they were last loaded.
 func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
-	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log}
+	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log, shared: cfg.Cluster.Name != ""}
 	err := files.once(cfg.Catalog.Items, func(id string) (has, deleted bool, err error) {
 		_, has = c.Item(id)
 		return has, false, nil

@@ -36,6 +36,7 @@ type loadedFiles struct {
 	path    string
 	log     *slog.Logger
 	damaged bool // the list was damaged: the loaded files are unknown
+	shared  bool // other members of a cluster may have loaded the files: what is new here adds only ids that the catalog lacks
 }
 
 // fileState identifies the content that was loaded.
@@ -84,7 +85,7 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		return err
 	}
 	state, before := known[full]
-	f := &lineFilter{there: there, before: before || l.damaged}
+	f := &lineFilter{there: there, before: before || l.damaged || l.shared}
 	was, lines, err := l.readLines(full)
 	switch {
 	case err == nil:

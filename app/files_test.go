@@ -190,6 +190,28 @@ func TestConfiguredFilesDoNotUndoChanges(t *testing.T) {
 	f.wants("edited then", "i1=put u1=file i2=b u2=put i3=d u3=b i4=d")
 }
 
+// A member that joins a cluster does not undo changes that were made since another one loaded the same file.
+func TestConfiguredFilesOfLaterMembers(t *testing.T) {
+	f := newFiled(t)
+	f.write(f.cfg.Catalog.Items, `{"id": "a", "text": "file"}`, `{"id": "b", "text": "file"}`)
+	f.cfg.Cluster.Name, f.cfg.Catalog.Users = "shop", ""
+	c, newer := catalog.New(catalog.Options{}), "newer"
+	if _, err := c.PutItem(&grebev1.Item{Id: "a", Text: &newer}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(f.cfg.DataDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := loadFiles(&f.cfg, c, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := c.Item("a")
+	b, ok := c.Item("b")
+	if a.Text != "newer" || !ok || b.Text != "file" {
+		t.Errorf("a is %v, b is %v", a, b)
+	}
+}
+
 func second[T any](_ T, err error) error { return err }
 
 // A list of the earlier format is read: a file with the recorded size and time is not loaded again.
