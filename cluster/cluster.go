@@ -102,6 +102,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	members *member.Set
+	listed  bool             // the coordinator has listed the members
 	changes []change         // the last ones
 	secret  *feed.Secret     // nil until opened
 	known   map[string]*node // by id: every member that is not GONE, this process included
@@ -200,10 +201,13 @@ func (c *Cluster) Ready() {
 // rests reports whether this process gets no requests from others.
 func (c *Cluster) rests() bool { return c.stopped.Load() || !c.ready.Load() }
 
-// peers returns the addresses of all members for other members, by id.
+// peers returns the addresses of all members for other members, by id; nil before the coordinator has listed them.
 func (c *Cluster) peers() map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.listed {
+		return nil
+	}
 	out := map[string]string{c.cfg.Node: c.cfg.Peer}
 	for _, m := range c.members.Members() {
 		out[m.ID] = m.Peer

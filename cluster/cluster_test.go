@@ -61,6 +61,12 @@ type testNode struct {
 // join starts a member.
 func join(t *testing.T, s *coordtest.Server, name string, change func(*Config)) *testNode {
 	t.Helper()
+	return joinWith(t, s, name, change, func(*Cluster) {})
+}
+
+// joinWith is join, and calls before with the member that is not started yet.
+func joinWith(t *testing.T, s *coordtest.Server, name string, change func(*Config), before func(*Cluster)) *testNode {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -77,6 +83,7 @@ func join(t *testing.T, s *coordtest.Server, name string, change func(*Config)) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	before(c)
 	n := &testNode{c, &local{name: name}}
 	if err := c.Start(n.local); err != nil {
 		t.Fatal(err)

@@ -98,6 +98,7 @@ func (c *Cluster) told(e coord.Event) (out []member.Change) {
 		records = append(records, r)
 	}
 	if e.Kind == coord.Listing {
+		c.listed = true
 		return c.members.Listing(now, records)
 	}
 	for _, r := range records {

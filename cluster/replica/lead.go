@@ -95,8 +95,14 @@ func (n *Node) founded(ctx context.Context, object *leader.Object) (set inSync, 
 	if err != nil {
 		return set, err
 	}
+	peers := n.o.Peers()
+	for wait := (coord.Backoff{}); peers == nil; peers = n.o.Peers() {
+		if !wait.Wait(ctx) {
+			return set, ctx.Err()
+		}
+	}
 	mine := n.place()
-	for _, node := range union(needed, slices.Collect(maps.Keys(n.o.Peers()))) {
+	for _, node := range union(needed, slices.Collect(maps.Keys(peers))) {
 		if node == n.o.Node {
 			continue
 		}
@@ -270,7 +276,7 @@ func (l *leading) wake() {
 }
 
 // alone reports whether the cluster has no other node.
-func (n *Node) alone() bool { return len(n.o.Peers()) <= 1 }
+func (n *Node) alone() bool { return len(n.o.Peers()) == 1 }
 
 // show shows what was committed without its writer: the records of earlier terms and the first one of this, and those whose
 // writers gave up.

@@ -59,7 +59,7 @@ type Options struct {
 	Boot        string                                               // unique to this start of the process
 	Catalog     *catalog.Catalog                                     // opened with Options.Replicated
 	Coordinator coord.Coordinator                                    // of the cluster
-	Peers       func() map[string]string                             // members of the cluster with this one, by id: addresses for other nodes
+	Peers       func() map[string]string                             // members with this one, by id: addresses for nodes; nil: not known yet
 	Dial        func(node, address string) (*grpc.ClientConn, error) // does not wait; the connection MUST try again every second or sooner
 	TTL         time.Duration                                        // after which another node leads; the same for all; default 3 s
 	Lag         time.Duration                                        // for how long a write waits for a follower in the set; default 2 s
@@ -149,8 +149,13 @@ func New(o Options) (*Node, error) {
 	return n, nil
 }
 
-// Start takes part in the cluster. Subscribe to the catalog before, to hear every change.
+// Start takes part in the cluster, unless the node is closed. Subscribe to the catalog before, to hear every change.
 func (n *Node) Start() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return
+	}
 	n.running.Go(func() { n.watch(electionKey, n.sawElection) })
 	n.running.Go(func() { n.watch(inSyncKey, n.sawSet) })
 	n.running.Go(n.stand)
