@@ -51,12 +51,13 @@ func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.
 	}
 	p, ok := f.pick(a, secret, "")
 	if !ok {
-		return c.alone(ctx, here)
+		resp, err := c.alone(ctx, here)
+		return explained(a, resp, &p, "alone"), err
 	}
 	c.metrics.routed(&p, c.cfg.Node, false)
 	resp, err := c.ask(ctx, f, &p, a, here)
 	if !again(ctx, a, err) {
-		return resp, clean(err)
+		return explained(a, resp, &p, reason(&p)), clean(err)
 	}
 	first, tried := p.node, p.node == c.cfg.Node
 	if p, ok = f.pick(a, secret, first); ok && p.node != first {
@@ -65,9 +66,30 @@ func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.
 		tried = tried || p.node == c.cfg.Node
 	}
 	if tried || !again(ctx, a, err) || !c.computes() {
-		return resp, clean(err)
+		return explained(a, resp, &p, "again"), clean(err)
 	}
-	return c.alone(ctx, here) // two nodes failed, and this one was not asked
+	resp, err = c.alone(ctx, here) // two nodes failed, and this one was not asked
+	return explained(a, resp, &p, "again"), err
+}
+
+// reason says in a word why a node was picked.
+func reason(p *pick) string {
+	switch {
+	case p.choice.User > 0:
+		return "user"
+	case p.choice.Reuse > 0:
+		return "items"
+	}
+	return "load"
+}
+
+// explained adds to an answer why its node gave it, if the request asks for that.
+func explained(a *serve.Asked, resp proto.Message, p *pick, why string) proto.Message {
+	req, ok := a.Message.(*grebev1.RankRequest)
+	if r, ranked := resp.(*grebev1.RankResponse); ok && ranked && req.Explain && r != nil {
+		r.Route = &grebev1.Route{PredictedMs: p.choice.Ms, Reason: why, PredictedCached: int32(p.choice.Reuse)}
+	}
+	return resp
 }
 
 // again reports whether a request that failed is asked elsewhere.

@@ -39,6 +39,7 @@ type Choice struct {
 	Ms     float64
 	Error  float64 // what the node's smoothed error adds when nodes are compared
 	Reuse  int     // tokens of the prompt that are predicted not to be computed
+	User   int32   // of these, the user's that the node has itself
 	Priced int     // nodes that were priced
 }
 

@@ -188,7 +188,11 @@ func (r *Router) Pick(q *Request, now time.Duration) Choice {
 	}
 	m, p := &r.members[node], &r.priced
 	m.send(sent{now + duration(r.config.Nodes[node].RTT/2), p.own})
-	return Choice{Node: node, Ms: p.ms, Error: r.penalty(node, now), Reuse: p.reuse, Priced: count}
+	choice := Choice{Node: node, Ms: p.ms, Error: r.penalty(node, now), Reuse: p.reuse, Priced: count}
+	if c := r.copyOn(node); c != nil {
+		choice.User = c.Tokens
+	}
+	return choice
 }
 
 // choose picks a node. It returns how many it priced; then r.priced is the price of the node.

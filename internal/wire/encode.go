@@ -147,6 +147,13 @@ func EncodeRank(m *grebev1.RankResponse) []byte {
 		if m.Parts != nil {
 			w.list("parts", len(m.Parts), func(i int) { w.part(m.Parts[i]) })
 		}
+		if r := m.Route; r != nil {
+			w.object("route", func() {
+				w.float("predicted_ms", r.PredictedMs)
+				w.string("reason", r.Reason)
+				w.int("predicted_cached", int64(r.PredictedCached))
+			})
+		}
 		w.notes(m.Notes)
 	})
 }

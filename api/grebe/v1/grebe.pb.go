@@ -485,6 +485,7 @@ type RankResponse struct {
 	// save more later), deadline (the other order would be late), blend; of other policies user-long, user-short, user-hot, user-cold.
 	PrefixReason  string   `protobuf:"bytes,9,opt,name=prefix_reason,json=prefixReason,proto3" json:"prefix_reason,omitempty"`
 	Notes         []string `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"` // why the answer is worse than it could be, such as default rows of a table whose store failed
+	Route         *Route   `protobuf:"bytes,11,opt,name=route,proto3" json:"route,omitempty"` // why this node of a cluster answered; when explain was asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -589,6 +590,76 @@ func (x *RankResponse) GetNotes() []string {
 	return nil
 }
 
+func (x *RankResponse) GetRoute() *Route {
+	if x != nil {
+		return x.Route
+	}
+	return nil
+}
+
+// Route says why a node of a cluster answered.
+type Route struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	PredictedMs float64                `protobuf:"fixed64,1,opt,name=predicted_ms,json=predictedMs,proto3" json:"predicted_ms,omitempty"` // until the answer was there
+	// user (the node has KV of the user), items (it has KV of candidates, or other nodes have), load (it was predicted to be the fastest
+	// without any), again (another node did not answer), alone (no other node is known).
+	Reason          string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	PredictedCached int32  `protobuf:"varint,3,opt,name=predicted_cached,json=predictedCached,proto3" json:"predicted_cached,omitempty"` // tokens of the prompt that were predicted not to be computed
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Route) Reset() {
+	*x = Route{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Route) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Route) ProtoMessage() {}
+
+func (x *Route) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Route.ProtoReflect.Descriptor instead.
+func (*Route) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Route) GetPredictedMs() float64 {
+	if x != nil {
+		return x.PredictedMs
+	}
+	return 0
+}
+
+func (x *Route) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Route) GetPredictedCached() int32 {
+	if x != nil {
+		return x.PredictedCached
+	}
+	return 0
+}
+
 // Part is a part of a prompt.
 type Part struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -603,7 +674,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +686,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +699,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Part) GetKind() string {
@@ -680,7 +751,7 @@ type Ranked struct {
 
 func (x *Ranked) Reset() {
 	*x = Ranked{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +763,7 @@ func (x *Ranked) String() string {
 func (*Ranked) ProtoMessage() {}
 
 func (x *Ranked) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +776,7 @@ func (x *Ranked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ranked.ProtoReflect.Descriptor instead.
 func (*Ranked) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Ranked) GetIndex() int32 {
@@ -761,7 +832,7 @@ type RecommendRequest struct {
 
 func (x *RecommendRequest) Reset() {
 	*x = RecommendRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +844,7 @@ func (x *RecommendRequest) String() string {
 func (*RecommendRequest) ProtoMessage() {}
 
 func (x *RecommendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +857,7 @@ func (x *RecommendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendRequest.ProtoReflect.Descriptor instead.
 func (*RecommendRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RecommendRequest) GetModel() string {
@@ -877,7 +948,7 @@ type RecommendResponse struct {
 
 func (x *RecommendResponse) Reset() {
 	*x = RecommendResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +960,7 @@ func (x *RecommendResponse) String() string {
 func (*RecommendResponse) ProtoMessage() {}
 
 func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +973,7 @@ func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendResponse.ProtoReflect.Descriptor instead.
 func (*RecommendResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RecommendResponse) GetModel() string {
@@ -987,7 +1058,7 @@ type Recommended struct {
 
 func (x *Recommended) Reset() {
 	*x = Recommended{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1070,7 @@ func (x *Recommended) String() string {
 func (*Recommended) ProtoMessage() {}
 
 func (x *Recommended) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1083,7 @@ func (x *Recommended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recommended.ProtoReflect.Descriptor instead.
 func (*Recommended) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Recommended) GetId() string {
@@ -1061,7 +1132,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1144,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1157,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1181,7 +1252,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1264,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1277,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Sources) GetDevice() int32 {
@@ -1264,7 +1335,7 @@ type Timing struct {
 
 func (x *Timing) Reset() {
 	*x = Timing{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1347,7 @@ func (x *Timing) String() string {
 func (*Timing) ProtoMessage() {}
 
 func (x *Timing) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1360,7 @@ func (x *Timing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timing.ProtoReflect.Descriptor instead.
 func (*Timing) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Timing) GetQueue() float64 {
@@ -1331,7 +1402,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1414,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1427,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Input) GetText() string {
@@ -1388,7 +1459,7 @@ type ScoreRequest struct {
 
 func (x *ScoreRequest) Reset() {
 	*x = ScoreRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1471,7 @@ func (x *ScoreRequest) String() string {
 func (*ScoreRequest) ProtoMessage() {}
 
 func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1484,7 @@ func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreRequest.ProtoReflect.Descriptor instead.
 func (*ScoreRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ScoreRequest) GetModel() string {
@@ -1470,7 +1541,7 @@ type ScoreResponse struct {
 
 func (x *ScoreResponse) Reset() {
 	*x = ScoreResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1553,7 @@ func (x *ScoreResponse) String() string {
 func (*ScoreResponse) ProtoMessage() {}
 
 func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1566,7 @@ func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreResponse.ProtoReflect.Descriptor instead.
 func (*ScoreResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ScoreResponse) GetObject() string {
@@ -1536,7 +1607,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1619,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1632,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Scores) GetValues() []float64 {
@@ -1585,7 +1656,7 @@ type CompatibleUsage struct {
 
 func (x *CompatibleUsage) Reset() {
 	*x = CompatibleUsage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1668,7 @@ func (x *CompatibleUsage) String() string {
 func (*CompatibleUsage) ProtoMessage() {}
 
 func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +1681,7 @@ func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompatibleUsage.ProtoReflect.Descriptor instead.
 func (*CompatibleUsage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CompatibleUsage) GetPromptTokens() int32 {
@@ -1658,7 +1729,7 @@ type PromptDetails struct {
 
 func (x *PromptDetails) Reset() {
 	*x = PromptDetails{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1741,7 @@ func (x *PromptDetails) String() string {
 func (*PromptDetails) ProtoMessage() {}
 
 func (x *PromptDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1754,7 @@ func (x *PromptDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptDetails.ProtoReflect.Descriptor instead.
 func (*PromptDetails) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PromptDetails) GetCachedTokens() int32 {
@@ -1706,7 +1777,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1789,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1802,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -1782,7 +1853,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1865,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1878,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -1857,7 +1928,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1940,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1953,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -1914,7 +1985,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +1997,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2010,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 type ListModelsResponse struct {
@@ -1952,7 +2023,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2035,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2048,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -2014,7 +2085,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2097,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2110,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Model) GetId() string {
@@ -2135,7 +2206,7 @@ type Reload struct {
 
 func (x *Reload) Reset() {
 	*x = Reload{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2147,7 +2218,7 @@ func (x *Reload) String() string {
 func (*Reload) ProtoMessage() {}
 
 func (x *Reload) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2160,7 +2231,7 @@ func (x *Reload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reload.ProtoReflect.Descriptor instead.
 func (*Reload) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Reload) GetState() string {
@@ -2223,7 +2294,7 @@ type ReloadModelRequest struct {
 
 func (x *ReloadModelRequest) Reset() {
 	*x = ReloadModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2306,7 @@ func (x *ReloadModelRequest) String() string {
 func (*ReloadModelRequest) ProtoMessage() {}
 
 func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2319,7 @@ func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
 func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReloadModelRequest) GetModel() string {
@@ -2276,7 +2347,7 @@ type RollbackModelRequest struct {
 
 func (x *RollbackModelRequest) Reset() {
 	*x = RollbackModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2359,7 @@ func (x *RollbackModelRequest) String() string {
 func (*RollbackModelRequest) ProtoMessage() {}
 
 func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2372,7 @@ func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
 func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RollbackModelRequest) GetModel() string {
@@ -2329,7 +2400,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2412,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2425,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -2390,7 +2461,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2473,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2486,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -2506,7 +2577,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2589,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2602,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2610,7 +2681,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2693,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2635,7 +2706,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -2684,7 +2755,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2767,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2780,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -2783,7 +2854,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2866,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2879,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 type ActivateCatalogRequest struct {
@@ -2822,7 +2893,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2834,7 +2905,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2847,7 +2918,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -2880,7 +2951,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +2963,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +2976,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -2929,7 +3000,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2941,7 +3012,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2954,7 +3025,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -3010,7 +3081,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3093,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3106,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -3159,7 +3230,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\ahistory\x18\x02 \x01(\x01H\x01R\ahistory\x88\x01\x01B\b\n" +
 	"\x06_itemsB\n" +
 	"\n" +
-	"\b_history\"\xd2\x02\n" +
+	"\b_history\"\xf9\x02\n" +
 	"\fRankResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3172,7 +3243,12 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05parts\x18\b \x03(\v2\x0e.grebe.v1.PartR\x05parts\x12#\n" +
 	"\rprefix_reason\x18\t \x01(\tR\fprefixReason\x12\x14\n" +
 	"\x05notes\x18\n" +
-	" \x03(\tR\x05notes\"r\n" +
+	" \x03(\tR\x05notes\x12%\n" +
+	"\x05route\x18\v \x01(\v2\x0f.grebe.v1.RouteR\x05route\"m\n" +
+	"\x05Route\x12!\n" +
+	"\fpredicted_ms\x18\x01 \x01(\x01R\vpredictedMs\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12)\n" +
+	"\x10predicted_cached\x18\x03 \x01(\x05R\x0fpredictedCached\"r\n" +
 	"\x04Part\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
@@ -3423,7 +3499,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -3432,102 +3508,104 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*RankRequest)(nil),            // 4: grebe.v1.RankRequest
 	(*Budget)(nil),                 // 5: grebe.v1.Budget
 	(*RankResponse)(nil),           // 6: grebe.v1.RankResponse
-	(*Part)(nil),                   // 7: grebe.v1.Part
-	(*Ranked)(nil),                 // 8: grebe.v1.Ranked
-	(*RecommendRequest)(nil),       // 9: grebe.v1.RecommendRequest
-	(*RecommendResponse)(nil),      // 10: grebe.v1.RecommendResponse
-	(*Recommended)(nil),            // 11: grebe.v1.Recommended
-	(*Usage)(nil),                  // 12: grebe.v1.Usage
-	(*Sources)(nil),                // 13: grebe.v1.Sources
-	(*Timing)(nil),                 // 14: grebe.v1.Timing
-	(*Input)(nil),                  // 15: grebe.v1.Input
-	(*ScoreRequest)(nil),           // 16: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),          // 17: grebe.v1.ScoreResponse
-	(*Scores)(nil),                 // 18: grebe.v1.Scores
-	(*CompatibleUsage)(nil),        // 19: grebe.v1.CompatibleUsage
-	(*PromptDetails)(nil),          // 20: grebe.v1.PromptDetails
-	(*RerankRequest)(nil),          // 21: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),         // 22: grebe.v1.RerankResponse
-	(*Relevance)(nil),              // 23: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),      // 24: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),     // 25: grebe.v1.ListModelsResponse
-	(*Model)(nil),                  // 26: grebe.v1.Model
-	(*Reload)(nil),                 // 27: grebe.v1.Reload
-	(*ReloadModelRequest)(nil),     // 28: grebe.v1.ReloadModelRequest
-	(*RollbackModelRequest)(nil),   // 29: grebe.v1.RollbackModelRequest
-	(*AppendEventsRequest)(nil),    // 30: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 31: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 32: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 33: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 34: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 35: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 36: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 37: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 38: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 39: grebe.v1.Snapshot
-	nil,                            // 40: grebe.v1.Item.AttributesEntry
-	nil,                            // 41: grebe.v1.Event.FeaturesEntry
-	nil,                            // 42: grebe.v1.Ranked.TasksEntry
-	nil,                            // 43: grebe.v1.RecommendRequest.FilterEntry
+	(*Route)(nil),                  // 7: grebe.v1.Route
+	(*Part)(nil),                   // 8: grebe.v1.Part
+	(*Ranked)(nil),                 // 9: grebe.v1.Ranked
+	(*RecommendRequest)(nil),       // 10: grebe.v1.RecommendRequest
+	(*RecommendResponse)(nil),      // 11: grebe.v1.RecommendResponse
+	(*Recommended)(nil),            // 12: grebe.v1.Recommended
+	(*Usage)(nil),                  // 13: grebe.v1.Usage
+	(*Sources)(nil),                // 14: grebe.v1.Sources
+	(*Timing)(nil),                 // 15: grebe.v1.Timing
+	(*Input)(nil),                  // 16: grebe.v1.Input
+	(*ScoreRequest)(nil),           // 17: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),          // 18: grebe.v1.ScoreResponse
+	(*Scores)(nil),                 // 19: grebe.v1.Scores
+	(*CompatibleUsage)(nil),        // 20: grebe.v1.CompatibleUsage
+	(*PromptDetails)(nil),          // 21: grebe.v1.PromptDetails
+	(*RerankRequest)(nil),          // 22: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 23: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 24: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 25: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 26: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 27: grebe.v1.Model
+	(*Reload)(nil),                 // 28: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 29: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 30: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 31: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 32: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 33: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 34: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 35: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 36: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 37: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 38: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 39: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 40: grebe.v1.Snapshot
+	nil,                            // 41: grebe.v1.Item.AttributesEntry
+	nil,                            // 42: grebe.v1.Event.FeaturesEntry
+	nil,                            // 43: grebe.v1.Ranked.TasksEntry
+	nil,                            // 44: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	40, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	41, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	41, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	42, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
-	8,  // 6: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	12, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	14, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
-	7,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
-	42, // 10: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
-	2,  // 11: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	43, // 12: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	11, // 13: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	12, // 14: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	14, // 15: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	13, // 16: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	15, // 17: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	15, // 18: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	18, // 19: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	19, // 20: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	20, // 21: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
-	23, // 22: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	19, // 23: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	26, // 24: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	27, // 25: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	3,  // 26: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	33, // 27: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	39, // 28: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	38, // 29: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 30: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 31: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 32: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	9,  // 33: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	16, // 34: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	21, // 35: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	24, // 36: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	28, // 37: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	29, // 38: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	35, // 39: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	36, // 40: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	37, // 41: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	6,  // 42: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	10, // 43: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	17, // 44: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	22, // 45: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	25, // 46: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	26, // 47: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	26, // 48: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	34, // 49: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	34, // 50: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	34, // 51: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	42, // [42:52] is the sub-list for method output_type
-	32, // [32:42] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	9,  // 6: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
+	13, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	15, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	8,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
+	7,  // 10: grebe.v1.RankResponse.route:type_name -> grebe.v1.Route
+	43, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	2,  // 12: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
+	44, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	12, // 14: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	13, // 15: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	15, // 16: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	14, // 17: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	16, // 18: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	16, // 19: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	19, // 20: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	20, // 21: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	21, // 22: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
+	24, // 23: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	20, // 24: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	27, // 25: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	28, // 26: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	3,  // 27: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	34, // 28: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	40, // 29: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	39, // 30: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 31: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 32: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 33: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	10, // 34: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	17, // 35: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	22, // 36: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	25, // 37: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	29, // 38: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	30, // 39: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	36, // 40: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	37, // 41: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	38, // 42: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 43: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	11, // 44: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	18, // 45: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	23, // 46: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	26, // 47: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	27, // 48: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	27, // 49: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	35, // 50: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	35, // 51: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	35, // 52: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	43, // [43:53] is the sub-list for method output_type
+	33, // [33:43] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3538,16 +3616,16 @@ func file_grebe_v1_grebe_proto_init() {
 	file_grebe_v1_grebe_proto_msgTypes[0].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[5].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[15].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[21].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[23].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[16].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[22].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
