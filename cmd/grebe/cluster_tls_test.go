@@ -4,32 +4,48 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"grebe/cluster/mtls/mtlstest"
+	"grebe/internal/cli"
 	"grebe/shop/demo"
 )
 
-// startMember starts a node with a certificate of an authority, and returns the folder of its files.
-func startMember(t *testing.T, a *mtlstest.Authority, node, coordinator string, set ...string) (*running, string) {
+// memberFlags are those of a node with a certificate of an authority, whose files are in dir.
+func memberFlags(t *testing.T, a *mtlstest.Authority, dir, node, coordinator string, set ...string) []string {
 	t.Helper()
-	dir := t.TempDir()
 	certify(t, a, dir, node)
-	args := []string{"serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=",
-		"--data-dir", filepath.Join(dir, "data")}
 	free, err := freeAddresses(1)
 	if err != nil {
 		t.Fatal(err)
 	}
+	args := []string{"serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=",
+		"--data-dir", filepath.Join(dir, "data")}
 	file := func(name string) string { return filepath.Join(dir, name) }
 	for _, kv := range append(set, "cache.ahead=off", "cluster.name=shop", "cluster.node="+node, "cluster.coordinator="+coordinator,
 		"cluster.listen="+free[0], "cluster.tls.cert="+file("cert.pem"), "cluster.tls.key="+file("key.pem"), "cluster.tls.ca="+file("ca.pem")) {
 		args = append(args, "--set", kv)
 	}
-	return start(t, args...), dir
+	return args
+}
+
+// examineMember has the doctor look at a node that does not run.
+func examineMember(t *testing.T, flags []string) string {
+	t.Helper()
+	config, errs, code := grebe(t, append(flags, "--print-config")...)
+	if code != cli.Done {
+		t.Fatalf("exits with %d: %s", code, errs)
+	}
+	file := filepath.Join(t.TempDir(), "grebe.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, _, _ := grebe(t, "doctor", "-c", file)
+	return out
 }
 
 // certify writes a node's certificate, which etcd can use too.
@@ -55,8 +71,8 @@ func awaitActive(t *testing.T, url string, want int) {
 	}
 }
 
-// Members with certificates of one authority meet, also over an etcd that one of them runs. Others can neither reach etcd
-// nor join. New certificates are used after SIGHUP; one of another node is refused.
+// Members with certificates of one authority meet, also over an etcd that one of them runs. Others do not reach etcd. New
+// certificates are used after SIGHUP; one of another node is refused.
 func TestClusterCertificates(t *testing.T) {
 	ours, err := mtlstest.New()
 	if err != nil {
@@ -70,15 +86,20 @@ func TestClusterCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n1, _ := startMember(t, ours, "n1", "embedded", "cluster.etcd="+free[0])
-	n2, dir := startMember(t, ours, "n2", "etcd://"+free[0])
+	etcd, dir := "etcd://"+free[0], t.TempDir()
+	n1 := start(t, memberFlags(t, ours, t.TempDir(), "n1", "embedded", "cluster.etcd="+free[0])...)
+	n2 := start(t, memberFlags(t, ours, dir, "n2", etcd)...)
 	awaitActive(t, n1.http, 2)
 	awaitActive(t, n2.http, 2)
-	stranger, _ := startMember(t, theirs, "n3", "etcd://"+free[0]) // it serves alone
+	if says := examineMember(t, memberFlags(t, ours, t.TempDir(), "n3", etcd)); !strings.Contains(says, "2 nodes are registered") {
+		t.Errorf("a member is told\n%s", says)
+	}
+	if says := examineMember(t, memberFlags(t, theirs, t.TempDir(), "n3", etcd)); !strings.Contains(says, "fail  coordinator") {
+		t.Errorf("a stranger is told\n%s", says)
+	}
 	certify(t, ours, dir, "n2")
 	n2.hangup(t, "configuration read again")
 	certify(t, ours, dir, "n1")
 	n2.hangup(t, "names another node")
 	awaitActive(t, n1.http, 2)
-	awaitActive(t, stranger.http, 0)
 }

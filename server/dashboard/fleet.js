@@ -17,7 +17,7 @@ const says = {
 const charts = {
   routed: new Chart({ title: "Requests sent to nodes, per second", stacked: true, calm: true, explain: "By the process that serves this page" }),
   backlog: new Chart({ title: "Backlog (ms)", unit: " ms", explain: "Predicted time until a node's queue is empty, of its busiest model" }),
-  reasons: new Chart({ title: "Why a node was chosen, per second", stacked: true, calm: true, explain: "By the process that serves this page" }),
+  reasons: new Chart({ title: "Where requests are answered, per second", stacked: true, calm: true, explain: "Here, on another node (there), on a second one because the first failed (again), or here because no node is known (alone)" }),
 };
 
 const at = (id) => document.getElementById("fleet-" + id);
