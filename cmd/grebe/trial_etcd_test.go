@@ -15,13 +15,18 @@ import (
 	"grebe/cluster/coord/embedded"
 )
 
-// etcdEnv makes the test binary an etcd server: a folder and an address. It ends when its standard input does.
+// etcdEnv makes the test binary an etcd server: a folder, an address and, for TLS, files of the certificate, the key and the authority,
+// separated by commas. It ends when its standard input does.
 const etcdEnv = "GREBE_TEST_ETCD"
 
 // serveEtcd is the main function of such a process.
 func serveEtcd(args string) int {
-	dir, listen, _ := strings.Cut(args, " ")
-	s, err := embedded.Start(context.Background(), embedded.Options{Dir: dir, Listen: listen})
+	part := strings.Split(args, ",")
+	o := embedded.Options{Dir: part[0], Listen: part[1]}
+	if len(part) == 5 {
+		o.Cert, o.Key, o.CA = part[2], part[3], part[4]
+	}
+	s, err := embedded.Start(context.Background(), o)
 	if err != nil {
 		fmt.Println("error:", err)
 		return 1
@@ -36,13 +41,14 @@ func serveEtcd(args string) int {
 type etcdProcess struct {
 	t         *testing.T
 	dir, addr string
+	tls       []string // files; none: no TLS
 	cmd       *exec.Cmd
 }
 
-// startEtcd starts an etcd server, which ends with the test.
-func startEtcd(t *testing.T) *etcdProcess {
+// startEtcd starts an etcd server, which ends with the test. Files are those of its TLS.
+func startEtcd(t *testing.T, files ...string) *etcdProcess {
 	t.Helper()
-	e := &etcdProcess{t: t, dir: coordtest.Dir(t), addr: freeAddress(t)}
+	e := &etcdProcess{t: t, dir: coordtest.Dir(t), addr: freeAddress(t), tls: files}
 	e.start()
 	t.Cleanup(e.kill)
 	return e
@@ -51,7 +57,7 @@ func startEtcd(t *testing.T) *etcdProcess {
 func (e *etcdProcess) start() {
 	e.t.Helper()
 	e.cmd = exec.Command(os.Args[0])
-	e.cmd.Env = append(os.Environ(), etcdEnv+"="+e.dir+" "+e.addr)
+	e.cmd.Env = append(os.Environ(), etcdEnv+"="+strings.Join(append([]string{e.dir, e.addr}, e.tls...), ","))
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if _, err := e.cmd.StdinPipe(); err != nil { // open until the test ends
 		e.t.Fatal(err)

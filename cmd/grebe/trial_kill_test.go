@@ -67,15 +67,15 @@ func TestTrialTailAfterKill(t *testing.T) {
 	}
 	c := newTrial(t, 3, "device=none")
 	pool := questions(t, 200, 4, "device=none")
-	every := max(c.half(pool), 4*time.Millisecond)
+	every := c.half(pool)
 	load := startTraffic(t, every, pool, anyOf(c.nodes[:2]...), nil)
-	time.Sleep(6 * time.Second)
+	time.Sleep(10 * time.Second)
 	killed := time.Now()
 	c.end(c.nodes[2], syscall.SIGKILL)
 	time.Sleep(10 * time.Second)
 	list := load.stop()
 	var before []time.Duration
-	for s := -5; s < 0; s++ {
+	for s := -9; s < 0; s++ {
 		before = append(before, window(list, killed, s))
 	}
 	usual := median(before)
@@ -90,7 +90,7 @@ func TestTrialTailAfterKill(t *testing.T) {
 			back = s
 		}
 	}
-	t.Logf("%d requests, one each %v; P99 of 1 s windows before the kill %.1f ms, after it%s ms", len(list), every, ms(usual), text)
+	t.Logf("%d requests, one each %v; P99 of 1 s windows before the kill %v, after it%s ms", len(list), every, before, text)
 	if back < 0 || back > 5 {
 		t.Errorf("P99 is not back at 1.5 times the usual within 5 s")
 	}

@@ -10,13 +10,13 @@ func TestTrialSlowNode(t *testing.T) {
 	if !trialFull() {
 		t.Skip("takes a minute: GREBE_TRIAL=full, or `make cluster-test`")
 	}
-	c := prepareTrial(t, 3, "device=none")
+	c := prepareTrial(t, 3)
 	slow := c.nodes[2]
 	l := startLink(t, slow.peer)
 	slow.advertise = l.addr()
 	c.startAll()
-	pool := questions(t, 300, 12, "device=none")
-	load := startTraffic(t, max(c.half(pool), 5*time.Millisecond), pool, anyOf(c.nodes[:2]...), nil)
+	pool := questions(t, 300, 12)
+	load := startTraffic(t, c.half(pool), pool, anyOf(c.nodes[:2]...), nil)
 	time.Sleep(10 * time.Second)
 	l.later.Store(int64(50 * time.Millisecond))
 	fell := time.Now()
@@ -66,6 +66,7 @@ func TestTrialPartition(t *testing.T) {
 		m.advertise = l.addr()
 		links = append(links, l)
 	}
+	c.etcd = startEtcd(t)
 	l := startLink(t, c.etcd.addr)
 	c.nodes[1].set = []string{"cluster.coordinator=etcd://" + l.addr()}
 	links = append(links, l)

@@ -76,7 +76,7 @@ func prepareTrial(t *testing.T, n int, settings ...string) *trial {
 	if !trialFull() {
 		t.Parallel() // they wait most of the time
 	}
-	c := &trial{T: t, dir: t.TempDir(), etcd: startEtcd(t), set: settings}
+	c := &trial{T: t, dir: t.TempDir(), set: settings}
 	for i := range n {
 		m := &member{id: fmt.Sprint("n", i+1), listen: freeAddress(t), admin: freeAddress(t), peer: freeAddress(t)}
 		m.advertise, m.log = m.peer, filepath.Join(c.dir, m.id+".log")
@@ -108,6 +108,9 @@ func freeAddress(t testing.TB) string {
 
 func (c *trial) startAll() {
 	c.Helper()
+	if c.etcd == nil {
+		c.etcd = startEtcd(c.T)
+	}
 	for _, m := range c.nodes {
 		c.launch(m)
 	}
