@@ -69,6 +69,45 @@ func TestFront(t *testing.T) {
 	}
 }
 
+// Batches and work outside of them take as many times as long as the profile's ratios say, each as often as the others.
+func TestRatios(t *testing.T) {
+	s := small(t, func(s *Scenario) {
+		s.Batch, s.Network.Latency = 1, Duration{}
+		s.Prompt.Question, s.Prompt.Policy = 10, "none"
+		s.Deadline = Duration{10 * time.Second}
+		s.SLO = s.Deadline
+	})
+	p := *s.profiles[0]
+	p.Noise = .5 // is not used beside ratios
+	p.Prefill = schedule.PrefillModel{Fixed: 1, Row: .1}
+	p.Prefill.Quality.Largest = schedule.Sample{Rows: 1000, Keys: 1000, Requests: 1}
+	p.Slowdown, p.Added, p.Ratios = 1.5, 2, Ratios{.5, 3} // 100 rows: 11 ms alone, 18.5 in a server
+	p.Front = Front{Request: 4, Idle: Ratios{.5, 1}, Beside: Ratios{2}}
+	s.profiles = []*Profile{&p}
+	var all []Request
+	for i := range 400 { // every other one comes while a batch runs
+		at := time.Duration(i/2)*time.Second + time.Duration(i%2)*6*time.Millisecond
+		all = append(all, Request{At: at, User: uint64(i), UserTokens: 80, Items: []int32{0, 1}, ItemTokens: []int32{5, 5}})
+	}
+	computes, fronts := map[time.Duration]int{}, map[time.Duration]int{}
+	play(t, s, Options{Stream: &listed{items: 2, tokens: 5, all: all}, Ended: func(e *Ended) {
+		computes[e.Compute.Round(10*time.Microsecond)]++
+		fronts[(e.Took-e.Queue-e.Compute).Round(10*time.Microsecond)]++
+	}})
+	for _, c := range []struct {
+		got   map[time.Duration]int
+		ms    float64
+		least int
+	}{{computes, 9.25, 150}, {computes, 55.5, 150}, {fronts, 2, 70}, {fronts, 4, 70}, {fronts, 8, 200}} {
+		if n := c.got[inMs(c.ms)]; n < c.least {
+			t.Errorf("%d requests took %v ms, want at least %d: %v", n, c.ms, c.least, c.got)
+		}
+	}
+	if len(computes) != 2 || len(fronts) != 3 {
+		t.Errorf("batches took %v, work outside of them %v", computes, fronts)
+	}
+}
+
 // near compares two ends, whose times are rounded.
 func near(a, b *Ended) bool {
 	off := max((a.Took - b.Took).Abs(), (a.Queue - b.Queue).Abs(), (a.Compute - b.Compute).Abs())

@@ -185,8 +185,8 @@ func (n *node) backlogMs() float64 {
 // reads returns the time of a server's work for a call outside of batches. On shared cores that delays the batches that run.
 func (n *node) reads(c *call) time.Duration {
 	front := &n.profile.Front
-	takes := inMs(front.ms(len(c.Items), n.f.prompt.length(c)))
-	delay := takes
+	ms := front.ms(len(c.Items), n.f.prompt.length(c))
+	delay := inMs(ms)
 	if front.Delay > 0 {
 		delay = inMs(front.Delay)
 	}
@@ -200,9 +200,9 @@ func (n *node) reads(c *call) time.Duration {
 		}
 	}
 	if busy == len(n.engines) {
-		takes += inMs(front.Busy)
+		return inMs(ms*front.Beside.draw(n.noise) + front.Busy)
 	}
-	return takes
+	return inMs(ms * front.Idle.draw(n.noise))
 }
 
 // arrive takes a call.
@@ -548,11 +548,8 @@ func (n *node) begin(b *batch) {
 		host += c.hostRead
 	}
 	b.sample = schedule.Sample{Requests: len(b.calls), Rows: b.work.Rows, Keys: b.work.Keys}
-	ms := n.profile.Predict(&b.work)
-	if n.profile.Slowdown > 0 {
-		ms *= n.profile.Slowdown
-	}
-	if n.profile.Noise > 0 {
+	ms := n.profile.Served(&b.work) * n.profile.Ratios.draw(n.noise)
+	if n.profile.Noise > 0 && len(n.profile.Ratios) == 0 {
 		ms *= math.Exp(n.profile.Noise * n.noise.NormFloat64())
 	}
 	if host > 0 {

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 
 	"grebe/schedule"
@@ -35,9 +37,14 @@ type Profile struct {
 	HostBytes    int64   `json:"host_bytes"`     // host memory for KV
 	HostLink     float64 `json:"host_link"`      // bytes per second from host memory to the device; unused without device memory
 
-	// Slowdown is how many times as long as Prefill predicts a batch takes in a server, whose threads sleep between batches and
-	// share the cores with other work. Prefill is measured without a server. 0: as long.
+	// Slowdown is how many times as long as predicted a batch takes in a server, whose threads sleep between batches and
+	// share the cores with other work. Batches are measured without a server. 0: as long.
 	Slowdown float64 `json:"slowdown,omitempty"`
+	// Added is added to each batch in a server: threads wake up, and their caches hold something else.
+	Added float64 `json:"added_ms,omitempty"`
+	// Ratios are those of measured and predicted times in a server. With them there is no Noise. A few batches take much longer than
+	// the others, and they make the queue long.
+	Ratios Ratios `json:"ratios,omitempty"`
 	// Front is a server's work outside of batches. Without it, requests reach the queue at once.
 	Front Front `json:"front,omitzero"`
 
@@ -54,6 +61,9 @@ type Front struct {
 	Item    float64 `json:"item_ms"`    // per candidate
 	// Busy is added if a batch runs when the request comes: threads that compute have the cores.
 	Busy float64 `json:"busy_ms,omitempty"`
+	// Idle and Beside are how many times as long it takes if no batch runs when the request comes, and if one does.
+	Idle   Ratios `json:"idle_ratios,omitempty"`
+	Beside Ratios `json:"busy_ratios,omitempty"`
 	// Shared means that it takes cores from the threads that compute. These wait for each other, so a batch that runs meanwhile
 	// ends later: by Delay, or by the time of the work if that is 0.
 	Shared bool    `json:"shared,omitempty"`
@@ -74,6 +84,15 @@ func (p *Profile) Predict(w *Work) float64 {
 		return p.Prefill.Predict(w.Rows, w.Keys, w.Requests)
 	}
 	return p.Batches.Predict(w)
+}
+
+// Served returns the milliseconds of a batch in a server, before Ratios or Noise.
+func (p *Profile) Served(w *Work) float64 {
+	ms := p.Predict(w)
+	if p.Slowdown > 0 {
+		ms *= p.Slowdown
+	}
+	return ms + p.Added
 }
 
 // ms returns the milliseconds of a request.
@@ -144,6 +163,10 @@ func (p *Profile) Validate() error {
 		return fmt.Errorf("batches %+v: want milliseconds and tiles of at least 0, and rows or keys that take time", *p.Batches)
 	case !(p.Slowdown >= 0 && p.Slowdown <= 100):
 		return fmt.Errorf("slowdown is %v: want 0 to 100", p.Slowdown)
+	case !(p.Added >= 0) || !p.Ratios.valid():
+		return fmt.Errorf("added_ms is %v and ratios are %v: want at least 0 and numbers above 0", p.Added, p.Ratios)
+	case !p.Front.Idle.valid() || !p.Front.Beside.valid():
+		return fmt.Errorf("idle_ratios and busy_ratios are %v and %v: want numbers above 0", p.Front.Idle, p.Front.Beside)
 	case !(min(p.Front.Request, p.Front.Token, p.Front.Item, p.Front.Busy, p.Front.Delay) >= 0):
 		return fmt.Errorf("front %+v: want milliseconds of at least 0", p.Front)
 	case p.RowBytes < 0 || p.RowBytes > 0 && !(p.RowLink > 0):
@@ -152,4 +175,20 @@ func (p *Profile) Validate() error {
 		return errors.New("prefill.quality.largest is the largest batch that was measured: want rows, keys and requests above 0")
 	}
 	return p.Prefill.Validate()
+}
+
+// Ratios are equally likely, in ascending order.
+type Ratios []float64
+
+// valid reports whether all are above 0 and at most 1000.
+func (r Ratios) valid() bool {
+	return !slices.ContainsFunc(r, func(v float64) bool { return !(v > 0 && v <= 1000) })
+}
+
+// draw returns one of them; 1 if there are none.
+func (r Ratios) draw(random *rand.Rand) float64 {
+	if len(r) == 0 {
+		return 1
+	}
+	return r[random.IntN(len(r))]
 }

@@ -1,5 +1,7 @@
 package sim
 
+import "slices"
+
 // Work is what a batch, or one call of it, computes.
 type Work struct {
 	Requests int `json:"requests"`
@@ -57,6 +59,14 @@ type Batches struct {
 	Request float64 `json:"request_ms"` // per request
 	Segment float64 `json:"segment_ms"` // per segment that has rows
 	Row     float64 `json:"row_ms"`     // per token computed
+	// Multiple is the rows that products compute together: fewer take as long. 0 or 1: each row takes its time.
+	Multiple int `json:"row_multiple,omitempty"`
+	// Sizes are the rows that products of large batches are tuned for, ascending. Smaller batches than the first one are tuned for their
+	// very size and run as one graph. Larger ones take Large longer, because their kernels are launched one by one, and Spare for each
+	// row up to the next size, whose products they use.
+	Sizes []int   `json:"sizes,omitempty"`
+	Large float64 `json:"large_ms,omitempty"`
+	Spare float64 `json:"spare_ms,omitempty"`
 	// Tile is the rows of a segment that attend together. The last tile of a segment takes as long as a full one, so that short
 	// segments cost more than their rows.
 	Tile   int     `json:"tile_rows"`
@@ -66,11 +76,33 @@ type Batches struct {
 
 // Predict returns the time of a batch in milliseconds.
 func (b *Batches) Predict(w *Work) float64 {
-	return b.Fixed + float64(w.Requests)*b.Request + float64(w.Segments)*b.Segment + float64(w.Rows)*b.Row +
+	rows, spare, large := b.Products(w.Rows)
+	ms := b.Fixed + float64(w.Requests)*b.Request + float64(w.Segments)*b.Segment + float64(rows)*b.Row + float64(spare)*b.Spare +
 		float64(w.Tiled)*b.Tiled + float64(w.Cached)*b.Cached
+	if large {
+		ms += b.Large
+	}
+	return ms
+}
+
+// Products returns the rows that products compute for a batch, how many are missing to the size that they are tuned for, and whether the
+// batch is larger than the first size.
+func (b *Batches) Products(rows int) (computed, spare int, large bool) {
+	if b.Multiple > 1 {
+		rows = (rows + b.Multiple - 1) / b.Multiple * b.Multiple
+	}
+	if len(b.Sizes) == 0 || rows <= b.Sizes[0] {
+		return rows, 0, false
+	}
+	for _, n := range b.Sizes {
+		if rows <= n {
+			return rows, n - rows, true
+		}
+	}
+	return rows, 0, true
 }
 
 func (b *Batches) valid() bool {
-	least := min(b.Fixed, b.Request, b.Segment, b.Row, b.Tiled, b.Cached)
-	return least >= 0 && b.Tile >= 0 && b.Row+b.Tiled > 0
+	least := min(b.Fixed, b.Request, b.Segment, b.Row, b.Large, b.Spare, b.Tiled, b.Cached)
+	return least >= 0 && b.Tile >= 0 && b.Multiple >= 0 && slices.IsSorted(b.Sizes) && b.Row+b.Tiled > 0
 }

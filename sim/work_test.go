@@ -47,3 +47,26 @@ func TestBatches(t *testing.T) {
 		t.Errorf("segments and tiles that take time: %.3f ms on average, and %.3f without", slower.Latency.Mean, same.Latency.Mean)
 	}
 }
+
+// Products compute multiples of rows, and those of large batches are tuned for a few sizes.
+func TestProducts(t *testing.T) {
+	b := Batches{Fixed: 1, Row: .01, Multiple: 128, Sizes: []int{512, 1024}, Large: .5, Spare: .001}
+	for _, c := range []struct {
+		rows, computed, spare int
+		large                 bool
+		ms                    float64
+	}{
+		{1, 128, 0, false, 2.28}, {128, 128, 0, false, 2.28}, {129, 256, 0, false, 3.56}, {512, 512, 0, false, 6.12},
+		{513, 640, 384, true, 8.284}, {1024, 1024, 0, true, 11.74}, {1025, 1152, 0, true, 13.02},
+	} {
+		computed, spare, large := b.Products(c.rows)
+		ms := b.Predict(&Work{Rows: c.rows})
+		if computed != c.computed || spare != c.spare || large != c.large || math.Abs(ms-c.ms) > 1e-9 {
+			t.Errorf("%d rows: %d computed, %d spare, large %v, %v ms; want %+v", c.rows, computed, spare, large, ms, c)
+		}
+	}
+	var plain Batches
+	if computed, spare, large := plain.Products(129); computed != 129 || spare != 0 || large {
+		t.Errorf("without sizes: %d, %d, %v", computed, spare, large)
+	}
+}
