@@ -109,7 +109,7 @@ func (t *target) derive(m *sim.Profile) *sim.Profile {
 	flops := h200.TFLOPS / (d.TFLOPS * n)
 	p := *m
 	p.Name, p.Model, p.Derived = d.Label+"-"+t.model, to.Name, true
-	p.Batches, p.Slowdown = nil, 0 // tiles and threads of another device are not known
+	p.Batches, p.Slowdown, p.Added, p.Ratios = nil, 0, 0, nil // tiles and threads of another device are not known
 	parallel := ""
 	if t.gpus > 1 {
 		p.Name = fmt.Sprintf("%s-x%d-%s", d.Label, t.gpus, t.model)

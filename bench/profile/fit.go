@@ -29,11 +29,11 @@ func (r *Report) fit() error {
 	if r.Profile.Prefill, err = schedule.Fit(all); err != nil {
 		return err
 	}
-	b, err := fitBatches(r.Samples)
+	b, err := fitBatches(r.Samples, r.sizes)
 	if err != nil {
 		return err
 	}
-	part, err := fitBatches(half)
+	part, err := fitBatches(half, r.sizes)
 	if err != nil {
 		return err
 	}
@@ -57,20 +57,26 @@ func (r *Report) fit() error {
 	return nil
 }
 
-// fitBatches finds the coefficients, none below 0, and the tile with the least sum of squared relative errors.
-func fitBatches(samples []Sample) (best *sim.Batches, err error) {
+// fitBatches finds the coefficients, none below 0, and the tile with the least sum of squared relative errors. Sizes are those that the
+// device's products are tuned for, if that is not every one.
+func fitBatches(samples []Sample, sizes []int) (best *sim.Batches, err error) {
+	products := sim.Batches{}
+	products.Multiple, products.Sizes = steps(sizes)
 	least := math.Inf(1)
 	for k, tile := range tileSizes {
 		var sums moments
 		for i := range samples {
 			x := &samples[i]
-			sums.add(vector{1, float64(x.Requests), float64(x.Segments), float64(x.Rows), float64(x.ByTile[k]), float64(x.Cached)},
-				x.Ms)
+			rows, spare, large := products.Products(x.Rows)
+			sums.add(vector{1, float64(x.Requests), float64(x.Segments), float64(rows), one(large), float64(spare), float64(x.ByTile[k]),
+				float64(x.Cached)}, x.Ms, x.Ms)
 		}
 		c, off := sums.solve()
 		if off < least {
 			least = off
-			best = &sim.Batches{Fixed: c[0], Request: c[1], Segment: c[2], Row: c[3], Tile: tile, Tiled: c[4], Cached: c[5]}
+			b := products
+			b.Fixed, b.Request, b.Segment, b.Row, b.Large, b.Spare, b.Tile, b.Tiled, b.Cached = c[0], c[1], c[2], c[3], c[4], c[5], tile, c[6], c[7]
+			best = &b
 		}
 	}
 	if best == nil || best.Row+best.Tiled == 0 {
@@ -79,24 +85,46 @@ func fitBatches(samples []Sample) (best *sim.Batches, err error) {
 	return best, nil
 }
 
-const features = 6
+// one returns 1 if it is so.
+func one(so bool) float64 {
+	if so {
+		return 1
+	}
+	return 0
+}
+
+// steps returns the step between sizes, where two are the same, and the sizes from the end of these steps on.
+func steps(sizes []int) (multiple int, larger []int) {
+	for i := 2; i < len(sizes); i++ {
+		step := sizes[i] - sizes[i-1]
+		switch {
+		case multiple == 0 && step == sizes[i-1]-sizes[i-2]:
+			multiple = step
+		case multiple > 0 && step > multiple:
+			return multiple, sizes[i-1:]
+		}
+	}
+	return multiple, nil
+}
+
+const features = 8
 
 type vector [features]float64
 
 // moments are the sums that a fit of relative errors needs.
 type moments struct {
-	samples float64
+	squares float64
 	product [features]vector
 	sum     vector
 }
 
-// add adds a batch.
-func (m *moments) add(x vector, ms float64) {
-	m.samples++
+// add adds a batch. Errors are relative to base: a value that does not depend on the noise of ms, if that is large.
+func (m *moments) add(x vector, ms, base float64) {
+	m.squares += ms / base * ms / base
 	for i := range x {
-		m.sum[i] += x[i] / ms
+		m.sum[i] += x[i] / base * ms / base
 		for j := range x {
-			m.product[i][j] += x[i] / ms * x[j] / ms
+			m.product[i][j] += x[i] / base * x[j] / base
 		}
 	}
 }
@@ -104,13 +132,13 @@ func (m *moments) add(x vector, ms float64) {
 // solve returns the coefficients of at least 0 with the least sum of squared relative errors, and that sum. It tries all sets of
 // features.
 func (m *moments) solve() (best vector, least float64) {
-	least = m.samples
+	least = m.squares
 	for set := uint(1); set < 1<<features; set++ {
 		c, ok := m.solveFor(set)
 		if !ok || slices.Min(c[:]) < 0 {
 			continue
 		}
-		off := m.samples
+		off := m.squares
 		for i := range c {
 			off -= 2 * c[i] * m.sum[i]
 			for j := range c {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -17,7 +16,6 @@ import (
 
 	"grebe/bench/drive"
 	"grebe/bench/load"
-	"grebe/bench/report"
 	"grebe/shop"
 	"grebe/shop/demo"
 	"grebe/sim"
@@ -30,91 +28,119 @@ var frontShapes = [4]struct{ purchases, items int }{{5, 10}, {5, 100}, {40, 10},
 
 const (
 	warmServed  = 60 // rankings that are not counted
-	timedServed = 480
+	leastServed = 240
+	mostServed  = 4000
+	servedFor   = 40 * time.Second
 	buyers      = 60 // customers
-	// servedMemory is full soon, so that batches have to evict KV as those of a server do that runs for long.
-	servedMemory = 48 << 20
+	// servedTokens is memory for KV that is full soon, so that batches have to evict KV as those of a server do that runs for long.
+	servedTokens = 24 << 10
 	// atOnce is the most milliseconds in the queue of a request whose batch began at once.
 	atOnce = .5
 )
 
-// served is what a server with the demo's model was measured at.
+// served is what a server was measured at.
 type served struct {
+	model string
 	front sim.Front
 	log   []byte // of its decisions
 }
 
-// serve measures a server with the demo's model that is about half busy: its work outside of batches, and how long batches take
-// there. Rankings come at random times, for customers of the shop's train split.
+// serve measures a server with a model that is about half busy: its work outside of batches, and how long batches take there.
+// Rankings come at random times, for customers of the shop's train split.
 //
 // Work outside of batches is what a client on the same machine waits for beside the queue and the batch that the server reports:
 // it reads a request, makes tokens, looks up KV and answers. Recording takes time there, so batches are measured in a second server.
-func serve(ctx context.Context, program string, settings []drive.Setting) (r *served, err error) {
+func serve(ctx context.Context, o *Options, name string) (r *served, err error) {
 	dir, err := os.MkdirTemp("", "grebe-profile-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	home := filepath.Join(dir, "shop")
-	if err := demo.Ensure(home); err != nil {
+	home, err := NewShop(filepath.Join(dir, "shop"), name)
+	if err != nil {
 		return nil, err
 	}
-	settings = append([]drive.Setting{
-		{Key: "cache.ahead", Value: "off"}, {Key: "data_dir", Value: filepath.Join(dir, "data")}, {Key: "workers", Value: "1"},
-		{Key: "models[0].host_memory", Value: fmt.Sprint(servedMemory)},
-	}, settings...)
+	m := Models[name]
+	settings := append([]drive.Setting{
+		{Key: "data_dir", Value: filepath.Join(dir, "data")}, {Key: "slo_ms", Value: "5000"},
+		{Key: "models[0].host_memory", Value: fmt.Sprint(servedTokens * m.tokenBytes())},
+	}, o.Settings...)
 	a, err := newAsker()
 	if err != nil {
 		return nil, err
 	}
-	config, log := filepath.Join(home, demo.ConfigFile), filepath.Join(dir, "log")
-	answers, err := a.load(ctx, program, config, settings)
+	log := filepath.Join(dir, "log")
+	answers, err := a.load(ctx, o.Program, home.Config, settings)
 	if err != nil {
 		return nil, err
 	}
-	if _, err = a.load(ctx, program, config, append(settings, drive.Setting{Key: "record", Value: log})); err != nil {
+	if _, err = a.load(ctx, o.Program, home.Config, append(settings, drive.Setting{Key: "record", Value: log})); err != nil {
 		return nil, err
 	}
-	r = &served{front: fitFront(answers)}
+	r = &served{model: name, front: fitFront(answers)}
+	r.front.Shared = o.Device.Memory().Host() == o.Device.Memory()
 	r.log, err = os.ReadFile(log)
 	return r, err
 }
 
-// slowdown compares the batches of a server with what a profile predicts for them. Slowdown is the median ratio and noise the standard
-// deviation of its logarithm, from the quartiles, of batches during which no request came. The others tell how much a request that
-// comes delays the batch that runs.
+// slowdown compares the batches of a server with what a profile predicts for them: how many times as long they take, what is added to
+// each, by how much a request that comes delays the batch that runs, and the ratios that remain.
 func slowdown(p *sim.Profile, batches []Measured) error {
-	var ratios, delays []float64
+	if len(batches) < enoughServed {
+		return fmt.Errorf("the server ran only %d batches", len(batches))
+	}
+	var sums moments
 	for i := range batches {
-		if b := &batches[i]; b.Arrived == 0 {
-			ratios = append(ratios, b.Ms/p.Predict(&b.Work))
+		b := &batches[i]
+		x := vector{p.Predict(&b.Work), 1}
+		if p.Front.Shared {
+			x[2] = float64(b.Arrived)
 		}
+		if p.Batches != nil {
+			_, _, large := p.Batches.Products(b.Rows)
+			x[3] = one(large)
+		}
+		sums.add(x, b.Ms, x[0])
 	}
-	if len(ratios) < 10 {
-		return fmt.Errorf("only %d batches of the server were not disturbed by other requests", len(ratios))
+	c, _ := sums.solve()
+	p.Slowdown, p.Added, p.Front.Delay = round(c[0], 3), round(c[1], 4), round(c[2], 4)
+	if c[3] > 0 { // kernels that are launched one by one wait for other threads
+		p.Batches.Large = round(p.Batches.Large+c[3]/c[0], 4)
 	}
-	slices.Sort(ratios)
-	const quartiles = 1.349 // standard deviations between those of a normal distribution
-	p.Slowdown = round(report.Median(ratios), 3)
-	p.Noise = round(min(math.Log(ratios[len(ratios)*3/4]/ratios[len(ratios)/4])/quartiles, 1), 3)
+	var all []float64
 	for i := range batches {
-		if b := &batches[i]; b.Arrived > 0 {
-			delays = append(delays, (b.Ms-p.Predict(&b.Work)*p.Slowdown)/float64(b.Arrived))
-		}
+		b := &batches[i]
+		all = append(all, max((b.Ms-c[2]*float64(b.Arrived))/(c[0]*p.Predict(&b.Work)+c[1]), fastest))
 	}
-	if p.Front.Shared && len(delays) > 0 {
-		p.Front.Delay = round(max(0, report.Median(delays)), 4)
-	}
+	p.Ratios = parts(all)
 	return nil
 }
 
-// describe adds what was measured to a report. Requests of events have no texts, and only the demo's model was served.
-func (r *served) describe(to *Report, m *Model) error {
-	if m.Events > 0 {
-		return nil
+const (
+	enoughServed = 100
+	fastest      = .1 // of ratios
+	numParts     = 50
+)
+
+// parts sorts values and returns the means of as many parts of the same size, or all if there are fewer.
+func parts(v []float64) sim.Ratios {
+	slices.Sort(v)
+	n := min(len(v), numParts)
+	out := make(sim.Ratios, n)
+	for i := range out {
+		part := v[i*len(v)/n : (i+1)*len(v)/n]
+		for _, x := range part {
+			out[i] += x / float64(len(part))
+		}
+		out[i] = round(out[i], 3)
 	}
+	return out
+}
+
+// describe adds what was measured to the report of a decoder. Only one of them was served.
+func (r *served) describe(to *Report, name string) error {
 	p := &to.Profile
-	if p.Front = r.front; m.Name != Models["demo"].Name {
+	if p.Front = r.front; name != r.model {
 		return nil
 	}
 	var left int
@@ -122,14 +148,14 @@ func (r *served) describe(to *Report, m *Model) error {
 	if to.Served, left, err = Recorded(bytes.NewReader(r.log), p); err != nil {
 		return err
 	}
-	if to.Served = to.Served[min(warmServed, len(to.Served)):]; len(to.Served) < 10*left || len(to.Served) < timedServed/4 {
+	if to.Served = to.Served[min(warmServed, len(to.Served)):]; len(to.Served) < 10*left {
 		return fmt.Errorf("of the server's batches only %d are known, %d are not", len(to.Served), left)
 	}
 	return slowdown(p, to.Served)
 }
 
-// fitFront finds the costs of requests, tokens and items from the rankings that came while no batch ran, and what is added while
-// one runs: threads that compute have the cores.
+// fitFront finds the costs of requests, tokens and items from the rankings that came while no batch ran, and how many times as long the
+// work took for each: threads that compute have the cores.
 func fitFront(answers []answer) sim.Front {
 	var ms, tokens [4]float64
 	for i := range frontShapes {
@@ -142,13 +168,17 @@ func fitFront(answers []answer) sim.Front {
 		ms[i], tokens[i] = typical(times), typical(sizes)
 	}
 	f := fitShapes(ms, tokens)
-	var added []float64
+	var idle, beside []float64
 	for k := range answers {
-		if x := &answers[k]; x.Timing.Queue >= atOnce {
-			added = append(added, x.outside()-f.Request-f.Token*x.Usage.Prompt-f.Item*float64(frontShapes[x.shape].items))
+		x := &answers[k]
+		ratio := max(x.outside()/(f.Request+f.Token*x.Usage.Prompt+f.Item*float64(frontShapes[x.shape].items)), fastest)
+		if x.Timing.Queue < atOnce {
+			idle = append(idle, ratio)
+		} else {
+			beside = append(beside, ratio)
 		}
 	}
-	f.Busy = round(max(0, typical(added)), 4)
+	f.Idle, f.Beside = parts(idle), parts(beside)
 	return f
 }
 
@@ -177,30 +207,36 @@ func fitShapes(ms, tokens [4]float64) sim.Front {
 	return f
 }
 
-// asker sends rankings.
+// asker sends rankings: the same ones to each server.
 type asker struct {
 	http   http.Client
+	world  *shop.World
+	random *rand.Rand
 	bodies [][]byte
 	shapes []int
 }
 
-// newAsker draws the rankings.
 func newAsker() (*asker, error) {
 	world, err := shop.New(1, shop.Default)
 	if err != nil {
 		return nil, err
 	}
-	a, r := &asker{}, rand.New(rand.NewPCG(7, 22))
+	a := &asker{world: world, random: rand.New(rand.NewPCG(7, 22))}
 	a.http.Transport = &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}
-	for range warmServed + timedServed {
-		shape := r.IntN(len(frontShapes))
-		body, err := draw(world, r, frontShapes[shape].purchases, frontShapes[shape].items)
+	return a, nil
+}
+
+// draw makes rankings until there are n.
+func (a *asker) draw(n int) error {
+	for len(a.bodies) < n {
+		shape := a.random.IntN(len(frontShapes))
+		body, err := draw(a.world, a.random, frontShapes[shape].purchases, frontShapes[shape].items)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		a.bodies, a.shapes = append(a.bodies, body), append(a.shapes, shape)
 	}
-	return a, nil
+	return nil
 }
 
 // draw makes a ranking for a customer with about so many purchases.
@@ -229,23 +265,34 @@ func draw(world *shop.World, r *rand.Rand, purchases, items int) ([]byte, error)
 	return json.Marshal(&body)
 }
 
-// load starts a server, sends it the first rankings one by one, and the others at random times, half as often as it answered.
+// load starts a server and sends it the first rankings one by one. The others come at random times, so often that batches take half
+// of the time.
 func (a *asker) load(ctx context.Context, program, config string, settings []drive.Setting) (out []answer, err error) {
 	server, err := drive.Start(ctx, program, config, settings)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	url, start := server.URL+"/v1/rank", time.Now()
+	if err := a.draw(warmServed); err != nil {
+		return nil, err
+	}
+	url := server.URL + "/v1/rank"
+	computing := 0.0
 	for i := range warmServed {
-		if _, err := a.rank(ctx, url, i); err != nil {
+		x, err := a.rank(ctx, url, i)
+		if err != nil {
 			return nil, err
 		}
+		computing += x.Timing.Compute
 	}
-	rate := warmServed / time.Since(start).Seconds() / 2
-	out = make([]answer, timedServed)
+	rate := warmServed / (computing / 1e3) / 2
+	n := min(max(int(rate*servedFor.Seconds()), leastServed), mostServed)
+	if err := a.draw(warmServed + n); err != nil {
+		return nil, err
+	}
+	out = make([]answer, n)
 	res, err := load.Open(ctx, load.Options{
-		Name: "rankings", Arrivals: workload.Poisson(rate, 22), Requests: timedServed, Timeout: time.Minute,
+		Name: "rankings", Arrivals: workload.Poisson(rate, 22), Requests: n, Timeout: time.Minute,
 	}, func(ctx context.Context, i int) error {
 		x, err := a.rank(ctx, url, warmServed+i)
 		if err == nil {

@@ -34,7 +34,7 @@ type Options struct {
 	Longest time.Duration  // larger batches are left out once a batch takes longer; 1.5 s
 	Budget  time.Duration  // of runs per model, beyond which batches are left out; 60 s
 	Command string         // that measures this
-	Program string         // path of the grebe that is measured as a server; none: that is left out
+	Program string         // path of the grebe that serves the first decoder; none: that is left out
 	// Settings have that server use the same device.
 	Settings []drive.Setting
 	Seed     uint64
@@ -69,6 +69,7 @@ type Report struct {
 	Copy    Copy        `json:"copy"`
 	Samples []Sample    `json:"samples"`
 	Served  []Measured  `json:"served,omitempty"` // batches of a server
+	sizes   []int       // that the device is tuned for
 }
 
 // Error is the relative error of the fit.
@@ -105,15 +106,6 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 		}
 	}
 	var of *served
-	if o.Program != "" {
-		var err error
-		if of, err = serve(ctx, o.Program, o.Settings); err != nil {
-			return nil, fmt.Errorf("bench profile: measure %s: %w", o.Program, err)
-		}
-		f := &of.front
-		f.Shared = o.Device.Memory().Host() == o.Device.Memory()
-		o.Log("outside of batches: %.2f ms per request, %.4f ms per item, %.5f ms per token\n", f.Request, f.Item, f.Token)
-	}
 	var out []Report
 	for _, name := range o.Models {
 		m := Models[name]
@@ -122,12 +114,20 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 		if err != nil {
 			return out, fmt.Errorf("bench profile: %s: %w", name, err)
 		}
-		if of != nil {
-			if err := of.describe(r, &m); err != nil {
+		if of == nil && m.Events == 0 && o.Program != "" {
+			if of, err = serve(ctx, &o, name); err != nil {
+				return out, fmt.Errorf("bench profile: serve %s: %w", name, err)
+			}
+		}
+		if of != nil && m.Events == 0 { // requests of events have no texts
+			if err := of.describe(r, name); err != nil {
 				return out, fmt.Errorf("bench profile: %s: %w", name, err)
 			}
-			if s := r.Profile.Slowdown; s > 0 {
-				o.Log("%s: batches take %.2f times as long in a server, with a noise of %.2f\n", name, s, r.Profile.Noise)
+			p := &r.Profile
+			o.Log("%s: outside of batches %.2f ms per request, %.4f ms per item, %.5f ms per token\n", name, p.Front.Request, p.Front.Item,
+				p.Front.Token)
+			if p.Slowdown > 0 {
+				o.Log("%s: batches take %.2f times as long in a server and %.2f ms\n", name, p.Slowdown, p.Added)
 			}
 		}
 		out = append(out, *r)
@@ -152,6 +152,7 @@ func (o *Options) measure(ctx context.Context, name string, m *Model) (r *Report
 	if r.Samples, err = o.sweep(ctx, s, todo); err != nil {
 		return nil, err
 	}
+	r.sizes = s.engine.Sizes(s.engine.MaxTokens())
 	if err := r.fit(); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"grebe/compute/null"
+	"grebe/model/modeltest"
 	"grebe/schedule"
 	"grebe/sim"
 )
@@ -121,29 +122,79 @@ func TestFitShapes(t *testing.T) {
 	}
 }
 
-// A server whose batches take half as long again as predicted has that slowdown, whatever their sizes are.
+// What a server adds to batches is found again: a factor, milliseconds per batch and per request that comes, and the ratios that remain.
 func TestSlowdown(t *testing.T) {
 	p := sim.Profile{Batches: &sim.Batches{Fixed: 1, Row: .01, Segment: .02}}
-	var batches []Measured
-	for i := range 101 {
-		m := Measured{Work: sim.Work{Requests: 1, Rows: 500 + 7*i, Segments: 1 + i%60}}
-		m.Ms = p.Predict(&m.Work) * 1.5 * math.Exp(.2*(float64(i)-50)/50)
-		batches = append(batches, m)
-	}
 	p.Front.Shared = true
-	for i := range 11 { // each request that comes while a batch runs delays it by 2 ms
-		m := Measured{Work: sim.Work{Requests: 1, Rows: 300 + i}, Arrived: 1 + i%3}
-		m.Ms = p.Predict(&m.Work)*1.5 + 2*float64(m.Arrived)
+	var batches []Measured
+	for i := range 400 {
+		m := Measured{Work: sim.Work{Requests: 1, Rows: 100 + 7*(i%97), Segments: 1 + i%60}, Arrived: i % 3}
+		m.Ms = p.Predict(&m.Work)*1.5 + .5
+		switch i % 10 {
+		case 0: // some batches take twice as long, and those before them a little less than predicted
+			m.Ms *= 2
+		case 9:
+			m.Ms *= .5
+		}
+		m.Ms += 2 * float64(m.Arrived)
 		batches = append(batches, m)
 	}
 	if err := slowdown(&p, batches); err != nil {
 		t.Fatal(err)
 	}
-	if math.Abs(p.Slowdown-1.5) > 1e-9 || math.Abs(p.Noise-.2/1.349) > .01 || math.Abs(p.Front.Delay-2) > 1e-9 {
-		t.Errorf("slowdown %v with a noise of %v and delays of %v ms", p.Slowdown, p.Noise, p.Front.Delay)
+	if math.Abs(p.Slowdown-1.57) > .05 || math.Abs(p.Added-.5) > .3 || math.Abs(p.Front.Delay-2) > .3 {
+		t.Errorf("%v times, %v ms added, delays of %v ms", p.Slowdown, p.Added, p.Front.Delay)
 	}
-	if err := slowdown(&p, batches[101:]); err == nil {
-		t.Error("batches that were all disturbed have a slowdown")
+	r := p.Ratios
+	if n := len(r); n != numParts || r[0] > .6 || math.Abs(r[n/2]-.95) > .05 || r[n-1] < 1.7 {
+		t.Errorf("ratios %v", r)
+	}
+	if err := slowdown(&p, batches[:enoughServed-1]); err == nil {
+		t.Error("too few batches have a slowdown")
+	}
+}
+
+// Batches that are larger than the first size may take longer in a server.
+func TestSlowdownOfLargeBatches(t *testing.T) {
+	p := sim.Profile{Batches: &sim.Batches{Fixed: 1, Row: .01, Multiple: 128, Sizes: []int{2048, 3072}, Large: .5}}
+	var batches []Measured
+	for i := range 200 {
+		m := Measured{Work: sim.Work{Requests: 1, Rows: 100 + 20*i}}
+		if m.Ms = p.Predict(&m.Work); m.Rows > 2048 {
+			m.Ms += .7
+		}
+		batches = append(batches, m)
+	}
+	if err := slowdown(&p, batches); err != nil {
+		t.Fatal(err)
+	}
+	if p.Slowdown != 1 || p.Added != 0 || math.Abs(p.Batches.Large-1.2) > 1e-6 || p.Ratios[0] < .999 || p.Ratios[numParts-1] > 1.001 {
+		t.Errorf("%v times, %v and %v ms added, ratios %v", p.Slowdown, p.Added, p.Batches.Large, p.Ratios)
+	}
+}
+
+// The parts of values have their means.
+func TestParts(t *testing.T) {
+	var v []float64
+	for i := range 4 * numParts {
+		v = append(v, float64(4*numParts-i))
+	}
+	if got := parts(v); len(got) != numParts || got[0] != 2.5 || got[numParts-1] != 4*numParts-1.5 {
+		t.Errorf("%v", got)
+	}
+	if got := parts([]float64{3, 1}); !slices.Equal(got, sim.Ratios{1, 3}) || len(parts(nil)) != 0 {
+		t.Errorf("two values have the parts %v", got)
+	}
+}
+
+// Sizes that a GPU is tuned for have a step at first.
+func TestSteps(t *testing.T) {
+	multiple, larger := steps([]int{8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 1536})
+	if multiple != 128 || !slices.Equal(larger, []int{512, 768, 1024, 1536}) {
+		t.Errorf("%d and %v", multiple, larger)
+	}
+	if multiple, larger := steps(nil); multiple != 0 || larger != nil {
+		t.Errorf("a CPU has %d and %v", multiple, larger)
 	}
 }
 
@@ -153,21 +204,33 @@ func TestFitFront(t *testing.T) {
 	for i := range 400 {
 		x := answer{shape: i % 4}
 		x.Usage.Prompt = []float64{400, 1700, 1900, 3300}[x.shape]
-		x.took = 1 + .005*float64(frontShapes[x.shape].items) + 10
+		takes := 1 + .005*float64(frontShapes[x.shape].items)
 		if x.Timing.Compute = 10; i%3 == 0 {
 			x.Timing.Queue = 7
-			x.took += 7 + 2.5
+			takes *= 2.5
 		}
+		x.took = takes + x.Timing.Queue + x.Timing.Compute
 		answers = append(answers, x)
 	}
-	if f := fitFront(answers); math.Abs(f.Request-1) > 1e-3 || math.Abs(f.Item-.005) > 1e-5 || math.Abs(f.Busy-2.5) > 1e-3 {
+	f := fitFront(answers)
+	if math.Abs(f.Request-1) > 1e-3 || math.Abs(f.Item-.005) > 1e-5 || f.Busy != 0 {
 		t.Errorf("%+v", f)
+	}
+	if math.Abs(f.Idle[0]-1) > .01 || math.Abs(f.Idle[numParts-1]-1) > .01 || math.Abs(f.Beside[numParts/2]-2.5) > .01 {
+		t.Errorf("ratios %v and %v", f.Idle, f.Beside)
 	}
 }
 
 // The coefficients and the tile are found again from the times that they make, also where one is 0.
 func TestFitBatches(t *testing.T) {
-	want := sim.Batches{Fixed: .5, Segment: .01, Row: .006, Tile: 16, Tiled: 5e-5, Cached: 3e-4}
+	testFitBatches(t, sim.Batches{Fixed: .5, Segment: .01, Row: .006, Tile: 16, Tiled: 5e-5, Cached: 3e-4}, nil)
+	sizes := []int{128, 256, 384, 512, 640, 1024, 2048, 4096, 8192, 16384}
+	testFitBatches(t, sim.Batches{Fixed: .5, Segment: .01, Row: .006, Tile: 16, Tiled: 5e-5, Cached: 3e-4, Multiple: 128, Sizes: sizes[4:],
+		Large: .8, Spare: .002}, sizes)
+}
+
+func testFitBatches(t *testing.T, want sim.Batches, sizes []int) {
+	t.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	var samples []Sample
 	for range 80 {
@@ -188,7 +251,7 @@ func TestFitBatches(t *testing.T) {
 		}
 		samples = append(samples, x)
 	}
-	got, err := fitBatches(samples)
+	got, err := fitBatches(samples, sizes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,5 +264,21 @@ func TestFitBatches(t *testing.T) {
 	}
 	if got.Tile != want.Tile || got.Request > 1e-6 {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// A model that is served instead of the demo's has its own shape and the demo's tokens.
+func TestSpec(t *testing.T) {
+	for name, want := range map[string]string{"qwen2-1.5b": modeltest.Qwen2, "qwen3-8b": modeltest.Qwen3, "llama3-1b": modeltest.Llama} {
+		m := Models[name]
+		s := m.spec(1000)
+		if s.Architecture != want || s.Vocab != 1000 || s.Layers != m.Shape.Layers || s.Inter != m.Shape.Inter || s.KVHeads != m.Shape.KVHeads {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	for _, name := range []string{"none", "hstu-3"} {
+		if _, err := NewShop(filepath.Join(t.TempDir(), "shop"), name); err == nil {
+			t.Errorf("%s is served", name)
+		}
 	}
 }

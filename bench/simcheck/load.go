@@ -18,11 +18,12 @@ import (
 
 // The load: customers of the shop's test split come back with longer histories. Nothing was fitted to them.
 const (
-	users     = 400
-	userZipf  = 0.8
-	itemZipf  = 1.0
-	grows     = 2 // purchases between two requests of a customer, at most
-	hostBytes = 48 << 20
+	users    = 400
+	userZipf = 0.8
+	itemZipf = 1.0
+	grows    = 2 // purchases between two requests of a customer, at most
+	// hostTokens is host memory for KV, in tokens, that users and items have to compete for on a CPU.
+	hostTokens = 24 << 10
 )
 
 // The prompt of the demo's model.
@@ -30,23 +31,6 @@ var templates = prompt.Config{
 	Preamble: prompt.Text{Text: "A shop and one of its customers.\n"}, LeadIn: prompt.Text{Text: "Offers:\n"},
 	Instruction: prompt.Text{Text: "The customer takes:"}, User: "{text}", Item: "<{id}> {text}\n",
 }
-
-// config is what the server is started with: the demo's model alone, with memory that users and items have to compete for.
-const config = `models:
-  - name: shop
-    path: ./lm
-    prompt:
-      preamble: "A shop and one of its customers.\n"
-      user: "{text}"
-      item: "<{id}> {text}\n"
-      lead_in: "Offers:\n"
-      instruction: "The customer takes:"
-    scoring: {kind: identifier}
-    prefix: {orders: [user, item]}
-catalog: {items: items.ndjson}
-cache: {ahead: "off"}
-workers: 1
-`
 
 // request is a ranking, as a server and as the simulator see it.
 type request struct {
@@ -63,12 +47,12 @@ type requests struct {
 }
 
 // draw makes n requests from a seed.
-func draw(dir string, n, candidates int, deadline time.Duration, seed uint64) (*requests, error) {
+func draw(model string, n, candidates int, deadline time.Duration, seed uint64) (*requests, error) {
 	world, err := shop.New(1, shop.Default)
 	if err != nil {
 		return nil, err
 	}
-	build, err := builder(filepath.Join(dir, "lm"))
+	build, err := builder(model)
 	if err != nil {
 		return nil, err
 	}

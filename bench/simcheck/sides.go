@@ -22,7 +22,7 @@ import (
 // compare sends the same requests to a server and to the simulator.
 func (s *site) compare(ctx context.Context, r *Rate, seed uint64) error {
 	span := s.o.Warmup + s.o.Length
-	reqs, err := draw(s.shop, int(r.Rate*span.Seconds()*1.2)+100, s.o.Candidates, s.o.Deadline, seed)
+	reqs, err := draw(s.shop.Model, int(r.Rate*span.Seconds()*1.2)+100, s.o.Candidates, s.o.Deadline, seed)
 	if err != nil {
 		return err
 	}
@@ -48,13 +48,13 @@ func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Dur
 	settings := append([]drive.Setting{
 		{Key: "slo_ms", Value: fmt.Sprint(s.o.Deadline.Milliseconds())},
 		{Key: "data_dir", Value: filepath.Join(s.dir, fmt.Sprint("data", s.runs))},
-		{Key: "models[0].host_memory", Value: fmt.Sprint(hostBytes)},
+		{Key: "models[0].host_memory", Value: fmt.Sprint(s.host)},
 	}, s.o.Settings...)
 	if s.o.Where {
 		s.log = filepath.Join(s.dir, fmt.Sprint("log", s.runs))
 		settings = append(settings, drive.Setting{Key: "record", Value: s.log})
 	}
-	server, err := drive.Start(ctx, s.o.Program, s.config, settings)
+	server, err := drive.Start(ctx, s.o.Program, s.shop.Config, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +158,6 @@ func (c *client) rank(ctx context.Context, i int) error {
 	return nil
 }
 
-// page is the server's page of KV memory for the demo's model: what a token takes.
-const page = 2048
-
 // simulate runs one node on the requests: at their times, or by clients that wait for their answers if there are any.
 func (s *site) simulate(ctx context.Context, reqs *requests, clients int) ([]sim.Ended, error) {
 	c := sim.Default()
@@ -170,8 +167,8 @@ func (s *site) simulate(ctx context.Context, reqs *requests, clients int) ([]sim
 	// The laws of users and items are not used: the requests are given.
 	c.Users.Count, c.Users.Tokens.Mean = users, 1
 	c.Items.Count, c.Items.Candidates, c.Items.Tokens.Mean = len(reqs.lengths), s.o.Candidates, 1
-	c.Fleet.Profile, c.Fleet.Host = s.file, hostBytes
-	c.Cache.Predict, c.Cache.Page = true, page
+	c.Fleet.Profile, c.Fleet.Host = s.file, sim.Bytes(s.host)
+	c.Cache.Predict, c.Cache.Page = true, sim.Bytes(s.page)
 	c.Network.Latency = sim.Duration{}
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -185,7 +182,7 @@ func (s *site) simulate(ctx context.Context, reqs *requests, clients int) ([]sim
 // capacity returns the rankings per second of a closed loop, as the simulator predicts it.
 func (s *site) capacity(ctx context.Context) (float64, error) {
 	const requests, clients = 600, 4
-	reqs, err := draw(s.shop, requests, s.o.Candidates, s.o.Deadline, s.o.Seed+1000)
+	reqs, err := draw(s.shop.Model, requests, s.o.Candidates, s.o.Deadline, s.o.Seed+1000)
 	if err != nil {
 		return 0, err
 	}

@@ -20,7 +20,6 @@ import (
 	"grebe/bench/profile"
 	"grebe/bench/report"
 	"grebe/compute"
-	"grebe/shop/demo"
 	"grebe/sim"
 )
 
@@ -28,6 +27,7 @@ import (
 type Options struct {
 	Program    string                         // the server: path of grebe
 	Device     string                         // cpu or gpu; cpu
+	Model      string                         // of profile.Models; demo
 	Profile    string                         // a profile by name or file; none: one is fitted first
 	Settings   []drive.Setting                // of the server's device
 	Open       func() (compute.Device, error) // opens the device that is fitted; it is closed before the server starts
@@ -45,6 +45,9 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.Device == "" {
 		o.Device = "cpu"
+	}
+	if o.Model == "" {
+		o.Model = "demo"
 	}
 	if len(o.Shares) == 0 {
 		o.Shares = []float64{.3, .5, .7}
@@ -140,12 +143,8 @@ func run(ctx context.Context, o *Options) (r *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s := &site{o: o, dir: dir, shop: filepath.Join(dir, "shop")}
-	if err := demo.Ensure(s.shop); err != nil {
-		return nil, err
-	}
-	s.config = filepath.Join(s.shop, "check.yaml")
-	if err := os.WriteFile(s.config, []byte(config), 0o600); err != nil {
+	s := &site{o: o, dir: dir}
+	if s.shop, err = profile.NewShop(filepath.Join(dir, "shop"), o.Model); err != nil {
 		return nil, err
 	}
 	r = &Report{Bars: bars(o.Device), Passed: true}
@@ -154,6 +153,8 @@ func run(ctx context.Context, o *Options) (r *Report, err error) {
 		return nil, err
 	}
 	r.Profile = *p
+	s.host = hostTokens * p.KVTokenBytes
+	s.page = min(p.KVTokenBytes&-p.KVTokenBytes, 64<<10)
 	if r.Capacity, err = s.capacity(ctx); err != nil {
 		return nil, err
 	}
@@ -173,13 +174,14 @@ func run(ctx context.Context, o *Options) (r *Report, err error) {
 
 // site has the files of a comparison.
 type site struct {
-	o      *Options
-	dir    string
-	shop   string
-	config string
-	file   string // of the profile
-	runs   int
-	log    string // of the last server's decisions
+	o    *Options
+	dir  string
+	shop *profile.Shop
+	file string // of the profile
+	host int64  // bytes of host memory for KV
+	page int64  // bytes of a page of memory for KV, as a server has it
+	runs int
+	log  string // of the last server's decisions
 }
 
 // profile fits or reads the profile.
@@ -187,8 +189,8 @@ func (s *site) profile(ctx context.Context) (*sim.Profile, error) {
 	if s.o.Profile != "" {
 		s.file = s.o.Profile
 		p, err := sim.LoadProfile(s.file)
-		if err == nil && p.Model != "demo" {
-			err = fmt.Errorf("profile %s is of the model %s: the server has the demo's", s.file, p.Model)
+		if of := profile.Models[s.o.Model].Name; err == nil && p.Model != of {
+			err = fmt.Errorf("profile %s is of the model %s: the server has %s", s.file, p.Model, of)
 		}
 		return p, err
 	}
@@ -197,14 +199,14 @@ func (s *site) profile(ctx context.Context) (*sim.Profile, error) {
 		return nil, err
 	}
 	reports, err := profile.Run(ctx, profile.Options{
-		Device: d, Label: s.o.Device, Models: []string{"demo"}, Program: s.o.Program, Settings: s.o.Settings,
+		Device: d, Label: s.o.Device, Models: []string{s.o.Model}, Program: s.o.Program, Settings: s.o.Settings,
 		Command: "grebe-bench sim-check", Seed: 1,
 		Log: func(format string, args ...any) { fmt.Fprintf(s.o.Progress, format, args...) },
 	})
 	if err := errors.Join(err, d.Close()); err != nil {
 		return nil, err
 	}
-	s.file = filepath.Join(s.dir, s.o.Device+"-demo.json")
+	s.file = filepath.Join(s.dir, reports[0].Profile.Name+".json")
 	return &reports[0].Profile, profile.Write(s.dir, s.o.Device, reports)
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"grebe/shop/demo"
+	"grebe/bench/profile"
 	"grebe/sim"
 )
 
@@ -60,15 +60,15 @@ func TestJudge(t *testing.T) {
 
 // The same seed draws the same requests. Customers return, and their histories only grow.
 func TestDraw(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "shop")
-	if err := demo.Ensure(dir); err != nil {
-		t.Fatal(err)
-	}
-	a, err := draw(dir, 200, 30, time.Second, 3)
+	home, err := profile.NewShop(filepath.Join(t.TempDir(), "shop"), "demo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := draw(dir, 200, 30, time.Second, 3)
+	a, err := draw(home.Model, 200, 30, time.Second, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := draw(home.Model, 200, 30, time.Second, 3)
 	if err != nil {
 		t.Fatal(err)
 	}

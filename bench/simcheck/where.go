@@ -53,7 +53,7 @@ func (s *site) where() (*Where, error) {
 	var alone []float64
 	for i := range w.Batches {
 		if b := &w.Batches[i]; b.Arrived == 0 {
-			alone = append(alone, b.Ms/(p.Predict(&b.Work)*max(p.Slowdown, 1)))
+			alone = append(alone, b.Ms/p.Served(&b.Work))
 		}
 	}
 	if len(alone) > 0 {
@@ -74,7 +74,7 @@ func sizeOf(p *sim.Profile, batches []profile.Measured) Size {
 	var ratios []float64
 	for i := range batches {
 		b := &batches[i]
-		ms := p.Predict(&b.Work) * max(p.Slowdown, 1)
+		ms := p.Served(&b.Work)
 		x.Requests += float64(b.Requests) / n
 		x.Rows += float64(b.Rows) / n
 		x.Segments += float64(b.Segments) / n

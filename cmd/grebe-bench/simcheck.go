@@ -11,7 +11,8 @@ type simCheckCmd struct {
 	programFlag
 	Device     string        `default:"cpu" enum:"cpu,gpu" help:"cpu or gpu; default ${default}."`
 	Threads    int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
-	Profile    string        `help:"Profile of this device and the demo's model, by name or a .json file; default one is fitted first." placeholder:"NAME"`
+	Model      string        `default:"demo" enum:"demo,llama3-1b,qwen2-0.5b,qwen2-1.5b,qwen3-8b" help:"Model of the server: the demo's, or one of random weights; default ${default}." placeholder:"NAME"`
+	Profile    string        `help:"Profile of this device and model, by name or a .json file; default one is fitted first." placeholder:"NAME"`
 	Shares     []float64     `want:"above 0 and at most 1.5" help:"Rates, as shares of the capacity; default 0.3,0.5,0.7." placeholder:"SHARE"`
 	Length     time.Duration `want:"above 0" help:"Of a rate; default 25s." placeholder:"TIME"`
 	Deadline   time.Duration `want:"above 0" help:"Of a ranking, and the SLO; default 1s." placeholder:"TIME"`
@@ -24,7 +25,7 @@ type simCheckCmd struct {
 
 func (simCheckCmd) Help() string {
 	return `Checks how well grebe sim predicts a server. It fits a profile to this machine's device, as grebe-bench profile does, starts a
-server with the demo's model and sends rankings at random times: customers of the shop come back with longer histories. Then it
+server with the model and sends rankings at random times: customers of the shop come back with longer histories. Then it
 gives the same requests at the same times to one simulated node whose batches take as long as the profile predicts, and compares
 throughput, refusals, reused tokens and latencies. Both begin with an empty cache.
 
@@ -35,6 +36,7 @@ Run it on a machine that does nothing else.
 Examples:
 
     grebe-bench sim-check --device cpu --threads 2 --check
+    grebe-bench sim-check --device gpu --model qwen2-1.5b --check
     grebe-bench sim-check --profile amx2-demo --shares 0.5 --length 10s`
 }
 
@@ -45,7 +47,7 @@ func (c *simCheckCmd) Run(w *cli.World) error {
 	}
 	device := profileCmd{Device: c.Device, Threads: c.Threads}
 	r, err := simcheck.Run(w.Ctx, simcheck.Options{
-		Program: program, Device: c.Device, Profile: c.Profile, Settings: device.settings(), Open: device.open,
+		Program: program, Device: c.Device, Model: c.Model, Profile: c.Profile, Settings: device.settings(), Open: device.open,
 		Shares: c.Shares, Length: c.Length,
 		Deadline: c.Deadline, Candidates: c.Candidates, Where: c.Where, Seed: c.Seed, JSON: c.JSON, Progress: w.Stderr,
 	}, w.Stdout)
