@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ type runningCluster struct {
 func startDemoCluster(t *testing.T, n int) *runningCluster {
 	t.Helper()
 	cmd := exec.Command(binary, "demo", "--cluster", strconv.Itoa(n), "--listen", "127.0.0.1:0", "--data", demoData)
-	cmd.Env, cmd.Stderr = unhurried, os.Stderr
+	cmd.Env, cmd.Stderr = append(slices.Clone(unhurried), "TMPDIR="+t.TempDir()), os.Stderr // a demo that is killed leaves its files
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
