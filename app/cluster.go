@@ -122,6 +122,9 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 		}
 		a.log.Warn("files of items and users were not loaded: the next start does it", "error", err)
 	}
+	if a.keeper != nil { // models generate what came in, before the first request
+		a.keeper.Renew()
+	}
 	a.cluster.Ready()
 	return nil
 }
