@@ -19,7 +19,7 @@ import (
 // mounted returns a folder that shows a disk.
 func mounted(t *testing.T, d *durabletest.Disk) (dir string, unmount func()) {
 	t.Helper()
-	dir = must(os.MkdirTemp("", "history"))
+	dir = t.TempDir() // a test that fails must leave nothing
 	stop := must(d.Mount(dir))
 	return filepath.Join(dir, "versions"), func() {
 		stop()
