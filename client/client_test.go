@@ -23,7 +23,7 @@ func TestMessagesAreTheAPIs(t *testing.T) {
 	all := grebev1.File_grebe_v1_grebe_proto.Messages()
 	for name, v := range map[string]any{
 		"Item": client.Item{}, "User": client.User{}, "Event": client.Event{},
-		"RankRequest": client.RankRequest{}, "RankResponse": client.RankResponse{}, "Ranked": client.Ranked{}, "Part": client.Part{},
+		"RankRequest": client.RankRequest{}, "RankResponse": client.RankResponse{}, "Ranked": client.Ranked{}, "Part": client.Part{}, "Route": client.Route{},
 		"RecommendRequest": client.RecommendRequest{}, "RecommendResponse": client.RecommendResponse{}, "Recommended": client.Recommended{},
 		"Usage": client.Usage{}, "Timing": client.Timing{},
 	} {

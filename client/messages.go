@@ -48,7 +48,7 @@ type RankRequest struct {
 	Prefix         string  `json:"prefix,omitempty"`      // auto when empty
 	DeadlineMillis int     `json:"deadline_ms,omitempty"` // 0: the server's
 	RequestID      string  `json:"request_id,omitempty"`
-	Explain        bool    `json:"explain,omitempty"` // fill Parts
+	Explain        bool    `json:"explain,omitempty"` // fill Parts and Route
 	Budget         *Budget `json:"budget,omitempty"`  // of a blended prompt; nil: the model's
 }
 
@@ -70,6 +70,14 @@ type RankResponse struct {
 	Timing    Timing   `json:"timing_ms"`
 	Parts     []Part   `json:"parts"`
 	Notes     []string `json:"notes"` // why the answer is worse than it could be
+	Route     *Route   `json:"route"` // of a cluster, if Explain was set
+}
+
+// Route says why a node of a cluster answered.
+type Route struct {
+	PredictedMs     float64 `json:"predicted_ms"`
+	Reason          string  `json:"reason"` // user, items, load, again or alone
+	PredictedCached int     `json:"predicted_cached"`
 }
 
 // Ranked is a candidate's place.

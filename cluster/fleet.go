@@ -48,6 +48,7 @@ type slot struct {
 	boot   string
 	number int // in the router
 	costs  route.Node
+	trips  trips
 	stop   context.CancelFunc
 	client *feedwire.Client // nil: of this process
 	done   chan struct{}    // closed when it is no longer followed
@@ -172,10 +173,7 @@ func (f *fleet) add(m *member.Member) *slot {
 			f.used[i] = true
 			s := &slot{id: m.ID, boot: m.Boot, number: i, done: make(chan struct{})}
 			s.silent, s.hush = context.WithCancel(context.Background())
-			s.costs = route.Node{Costs: schedule.DefaultCosts(schedule.PrefillModel{Row: 1})}
-			if m.ID != f.c.cfg.Node {
-				s.costs.RTT = firstTrip
-			}
+			s.costs = route.Node{Costs: schedule.DefaultCosts(schedule.PrefillModel{Row: 1}), RTT: firstTrip}
 			f.slots[m.ID] = s
 			return s
 		}
@@ -184,7 +182,8 @@ func (f *fleet) add(m *member.Member) *slot {
 	return nil
 }
 
-// firstTrip is the milliseconds of a round trip to another node until it was measured.
+// firstTrip is the milliseconds of a round trip to another node until it was measured. This process counts as far away as the
+// nearest other node. If it were nearer, it would win all ties, and all KV would lie where requests enter: in the memory of one node.
 const firstTrip = .3
 
 // connect follows a node's feed.
@@ -278,6 +277,7 @@ type pick struct {
 	node   string
 	boot   string
 	choice route.Choice
+	trip   float64         // milliseconds of the round trip that the choice counts
 	silent context.Context // ends when nothing is heard of the node any more
 }
 
@@ -310,7 +310,7 @@ func (f *fleet) pick(a *serve.Asked, secret *feed.Secret, not string) (p pick, o
 	}
 	for _, s := range f.slots {
 		if s.number == p.choice.Node {
-			p.slot, p.node, p.boot, p.silent = s, s.id, s.boot, s.silent
+			p.slot, p.node, p.boot, p.silent, p.trip = s, s.id, s.boot, s.silent, s.costs.RTT
 			return p, true
 		}
 	}
@@ -326,16 +326,14 @@ func (f *fleet) answered(p *pick, took, trip time.Duration, backlog time.Duratio
 		return
 	}
 	now := f.c.now()
-	f.router.Answered(s.number, p.choice.Ms, ms(took), now)
+	// A node that is far away is priced by that. But how much slower than others it is must show, or it is never ejected.
+	f.router.Answered(s.number, p.choice.Ms-p.trip+f.nearest(), ms(took), now)
 	if told {
 		f.router.Told(s.number, now-trip/2, backlog)
 	}
-	if s.id == f.c.cfg.Node || trip <= 0 {
-		return
+	if s.id != f.c.cfg.Node && trip > 0 {
+		f.learnTrip(s, trip, now)
 	}
-	const smoothing = 16
-	s.costs.RTT += (ms(trip) - s.costs.RTT) / smoothing
-	_ = f.router.SetNode(s.number, s.costs) // valid before
 }
 
 // lost says that a node does not answer.

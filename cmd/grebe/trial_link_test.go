@@ -5,13 +5,18 @@ import (
 	"time"
 )
 
-// A node that is slower gets little of the traffic, and its part again when it is as fast as before. Nodes take turns: with the default
-// policy, requests that enter at two nodes of this small model are answered there, and the third one has little to lose.
+// A node that is slower gets little of the traffic, and its part again when it is as fast as before.
 func TestTrialSlowNode(t *testing.T) {
 	if !trialFull() {
-		t.Skip("takes a minute: GREBE_TRIAL=full, or `make cluster-test`")
+		t.Skip("takes two minutes: GREBE_TRIAL=full, or `make cluster-test`")
 	}
-	c := prepareTrial(t, 3, "cluster.routing=round-robin")
+	for _, policy := range []string{"predicted", "round-robin"} {
+		t.Run(policy, func(t *testing.T) { slowNode(t, policy) })
+	}
+}
+
+func slowNode(t *testing.T, policy string) {
+	c := prepareTrial(t, 3, "cluster.routing="+policy)
 	slow := c.nodes[2]
 	l := startLink(t, slow.peer)
 	slow.advertise = l.addr()
