@@ -246,13 +246,6 @@ func (w *traffic) stop() []sample {
 	return w.samples
 }
 
-// now returns the answers so far.
-func (w *traffic) now() []sample {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Clone(w.samples)
-}
-
 // anyOf returns an entry at a random one of the nodes.
 func anyOf(nodes ...*member) func(r *rand.Rand) string {
 	return func(r *rand.Rand) string { return nodes[r.IntN(len(nodes))].listen }
