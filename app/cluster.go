@@ -84,9 +84,9 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 	return nil
 }
 
-// catchUp bounds the time in which a node waits for the catalog of the others before it serves what it has. It is for starts while
-// the coordinator is away.
-const catchUp = 15 * time.Second
+// catchUpWithin bounds the time in which a node waits for the catalog of the others before it serves what it has. It is for starts
+// while the coordinator is away.
+const catchUpWithin = 15 * time.Second
 
 // takePart starts the process's part in the cluster: first the catalog, which all members share, then requests.
 func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
@@ -99,22 +99,8 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	n.Start()
-	select {
-	case <-n.CaughtUp():
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(catchUp):
-		if disk, _ := diskOf(cfg, &cfg.Models[0]); disk > 0 || cfg.Cache.Disk.Bytes > 0 {
-			a.log.Warn("waiting for the other members' catalog: users may have been deleted there whose KV is on this disk",
-				"problem", n.State().Problem)
-			select {
-			case <-n.CaughtUp():
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			break
-		}
-		a.log.Warn("the other members' catalog could not be read: what this process has is served", "problem", n.State().Problem)
+	if err := a.catchUp(ctx, cfg, n.Await); err != nil {
+		return fmt.Errorf("the cluster's catalog: %w", err)
 	}
 	if err := loadFiles(cfg, a.catalog, a.log); err != nil {
 		if !errors.Is(err, catalog.ErrUnavailable) && !errors.Is(err, catalog.ErrUncertain) {
@@ -127,6 +113,45 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 	}
 	a.cluster.Ready()
 	return nil
+}
+
+// catchUp waits for the other members' catalog, and until the KV of users who were deleted there is gone. It returns an error if
+// this process has another catalog.
+func (a *App) catchUp(ctx context.Context, cfg *config.Config, await func(context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, catchUpWithin)
+	defer cancel()
+	err := await(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		if !keepsKV(cfg) {
+			a.log.Warn("the other members' catalog could not be read: what this process has is served")
+			a.closers.run(func(ctx context.Context) { a.leaveRefused(ctx, await) })
+			return nil
+		}
+		a.log.Warn("waiting for the other members' catalog: users may have been deleted there whose KV is on this disk")
+		err = await(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return a.service.Settle(ctx)
+}
+
+// leaveRefused gets no more requests from others if it turns out that this process has another catalog than they.
+func (a *App) leaveRefused(ctx context.Context, await func(context.Context) error) {
+	if err := await(ctx); err != nil && ctx.Err() == nil {
+		a.log.Error("this process gets no more requests from the cluster", "error", err)
+		a.cluster.Leave()
+	}
+}
+
+// keepsKV reports whether a model has room for KV on disk.
+func keepsKV(cfg *config.Config) bool {
+	for i := range cfg.Models {
+		if bytes, _ := diskOf(cfg, &cfg.Models[i]); bytes > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // forgetUsers removes the KV of all users. Some may have been deleted while this process was away, and are not known any more.

@@ -26,7 +26,7 @@ type blocks struct {
 func newBlocks(c *Cluster) (*blocks, error) {
 	b := &blocks{c: c}
 	server := peer.ServerOptions{
-		Node: c.cfg.Node, Holder: &b.holder, Log: c.cfg.Log,
+		Node: c.cfg.Node, Holder: b, Log: c.cfg.Log,
 		Epoch: func(uint64) bool { return true }, // no map says who holds what: entries are found by feeds
 	}
 	client := peer.Options{Node: c.cfg.Node}
@@ -44,6 +44,17 @@ func newBlocks(c *Cluster) (*blocks, error) {
 	b.metrics, err = fetch.NewMetrics(c.cfg.Registry, func() int64 { return b.server.Stats().Bytes })
 	return b, err
 }
+
+// Read implements peer.Holder. Before Ready nothing is lent: see offered.
+func (b *blocks) Read(ctx context.Context, s *peer.Space, w *peer.Want, out *peer.Block) peer.Status {
+	if !b.c.ready.Load() {
+		return peer.Miss
+	}
+	return b.holder.Read(ctx, s, w, out)
+}
+
+// Release implements peer.Holder.
+func (b *blocks) Release(out *peer.Block) { b.holder.Release(out) }
 
 // serve answers connections that in accepts.
 func (b *blocks) serve(ctx context.Context, in *inbox) {

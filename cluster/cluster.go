@@ -192,7 +192,8 @@ func (c *Cluster) Start(l Local) error {
 	return nil
 }
 
-// Ready lets other members send requests here.
+// Ready lets other members send requests here, and know and fetch the KV of this process. Before it, KV of users who were deleted
+// while this process was away MUST be gone.
 func (c *Cluster) Ready() {
 	c.ready.Store(true)
 	c.announce()

@@ -26,9 +26,8 @@ var reconnect = grpc.ConnectParams{
 	MinConnectTimeout: time.Second,
 }
 
-// Headers of forwarded requests and their answers.
+// Headers of the answers to forwarded requests.
 const (
-	hopsHeader    = "grebe-hops"       // of a request: 1, because a request is forwarded once
 	backlogHeader = "grebe-backlog-us" // of an answer: predicted time until the queue is empty
 	tookHeader    = "grebe-took-us"    // of an answer: time that the node took
 	errorHeader   = "grebe-error-bin"  // of an error: as JSON
@@ -161,8 +160,7 @@ func (c *Cluster) ask(ctx context.Context, f *fleet, p *pick, a *serve.Asked,
 	defer cancel()
 	defer context.AfterFunc(p.silent, cancel)() // a node that says nothing any more is not waited for
 	var header, trailer metadata.MD
-	out := metadata.AppendToOutgoingContext(ctx, hopsHeader, "1")
-	resp, err := send(out, n.client, a.Message, grpc.Header(&header), grpc.Trailer(&trailer))
+	resp, err := send(ctx, n.client, a.Message, grpc.Header(&header), grpc.Trailer(&trailer))
 	took := time.Since(start)
 	if err == nil {
 		backlog, told := duration(header, backlogHeader)

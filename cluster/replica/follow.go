@@ -34,7 +34,7 @@ func (n *Node) follow() {
 		}
 		n.o.Log.Info("follow the catalog's leader", "node", holder, "error", err)
 		if status.Code(err) == codes.AlreadyExists {
-			n.change(func() { n.problem = err })
+			n.change(func() { n.problem = errors.New(status.Convert(err).Message()) })
 		}
 		if took {
 			wait.Reset()
@@ -174,7 +174,7 @@ func (s *session) replace(p *clusterv1.LogPlace, state catalog.LogState) error {
 		}
 		return m.Pairs, nil
 	})
-	if err == nil && (state.Version > 0 || state.Incomplete) && s.n.o.Replaced != nil {
+	if err == nil && (state.Version > 0 || state.Last.Index > 0 || state.Incomplete) && s.n.o.Replaced != nil {
 		s.n.o.Replaced()
 	}
 	return err

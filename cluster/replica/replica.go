@@ -130,7 +130,7 @@ type Node struct {
 	changed  chan struct{}
 	conns    map[string]*conn // by node
 	caughtUp chan struct{}
-	problem  error // why this node does not follow
+	problem  error // why the cluster refuses this node
 }
 
 type conn struct {
@@ -180,13 +180,35 @@ func (n *Node) Close() {
 // the catalog's PendingDeletions or were told to subscribers: before that, KV of users on its disk MUST NOT be offered.
 func (n *Node) CaughtUp() <-chan struct{} { return n.caughtUp }
 
+// Await waits until CaughtUp is closed. It returns an error if the cluster refuses this node for good, and if ctx ends.
+func (n *Node) Await(ctx context.Context) error {
+	for {
+		n.mu.Lock()
+		problem, changed := n.problem, n.changed
+		n.mu.Unlock()
+		select {
+		case <-n.caughtUp:
+			return nil
+		default:
+		}
+		if problem != nil {
+			return problem
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // State describes a node's part.
 type State struct {
 	Leader  string   // node; empty: none is known
 	InSync  []string // members of the set
 	Index   uint64   // of the last record that readers see
 	Version uint64   // of the catalog on disk
-	Problem error    // why this node cannot follow; nil: nothing
+	Problem error    // why the cluster refuses this node; nil: it does not
 }
 
 // State returns what this node knows.

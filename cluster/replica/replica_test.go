@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -367,8 +368,8 @@ func TestCatalogsFromBefore(t *testing.T) {
 		}
 		w.alone("d", "from d")
 		d := w.start("d")
-		for d.State().Problem == nil {
-			time.Sleep(time.Second)
+		if err := d.Await(t.Context()); err == nil || !strings.Contains(err.Error(), "start it with an empty data_dir") {
+			t.Errorf("a node with another catalog gets %v", err)
 		}
 		if _, ok := d.catalog.Item("from d"); !ok {
 			t.Error("another catalog was replaced")

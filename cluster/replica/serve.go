@@ -103,9 +103,10 @@ func (n *Node) Pull(stream clusterv1.Replica_PullServer) error {
 	case first.Place.Catalog != l.catalog && first.Place.Version > 0 && !first.Place.Incomplete:
 		if n.c.Stats().Version == 0 {
 			l.change(func() { l.way = first.Node })
+			return status.Errorf(codes.Unavailable, "replica: this catalog is empty: node %s must lead first", first.Node)
 		}
 		return status.Errorf(codes.AlreadyExists,
-			"replica: node %s has another catalog (%s) than the cluster (%s): start it with an empty data_dir",
+			"node %s has another catalog (%s) than the cluster (%s): start it with an empty data_dir",
 			first.Node, first.Place.Catalog, l.catalog)
 	}
 	ok, err := n.continues(first.Place)
