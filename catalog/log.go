@@ -57,6 +57,7 @@ type LogState struct {
 	ID         string // of the catalog; equal on all members
 	Last       Mark   // the last record on disk
 	Shown      uint64 // index of the last record that readers see
+	Erased     uint64 // index of the last shown record that deletes; after a start or a copy, that of the last record
 	Version    uint64 // of the catalog on disk
 	Waiting    bool   // records wait to be shown whose writers have given up, or that another node has made
 	Incomplete bool   // a copy of another node's catalog was interrupted
@@ -74,6 +75,7 @@ type replicated struct {
 	bytes      int64   // their sum
 	version    uint64  // of the catalog on disk
 	shown      uint64
+	erased     uint64   // see LogState
 	waiting    []Record // on disk, not shown
 	deleted    Mark     // the last shown record with a deletion: the sweep removes records up to it
 	holds      map[*Snapshot]uint64
@@ -134,7 +136,7 @@ func (c *Catalog) openLog(s *store) error {
 		return errors.Join(fmt.Errorf("%s has %d bytes: %w", logKey, len(v), errRecord), closer.Close())
 	}
 	l.last, l.floor = readMark(v), readMark(v[markSize:])
-	l.shown = l.last.Index
+	l.shown, l.erased = l.last.Index, l.last.Index
 	return errors.Join(closer.Close(), l.measure(s))
 }
 
@@ -172,7 +174,7 @@ func (c *Catalog) LogState() (LogState, <-chan struct{}) {
 	l := c.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LogState{ID: id, Last: l.last, Shown: l.shown, Version: l.version, Waiting: len(l.waiting) > 0, Incomplete: l.incomplete}, l.changed
+	return LogState{ID: id, Last: l.last, Shown: l.shown, Erased: l.erased, Version: l.version, Waiting: len(l.waiting) > 0, Incomplete: l.incomplete}, l.changed
 }
 
 func (l *replicated) outside() Log {
@@ -449,7 +451,7 @@ func (l *replicated) showed(m Mark, deletes bool) {
 	defer l.mu.Unlock()
 	l.shown = m.Index
 	if deletes {
-		l.deleted = m
+		l.deleted, l.erased = m, m.Index
 	}
 	l.wake()
 }

@@ -288,7 +288,7 @@ func (cp *copying) show() {
 	l.mu.Lock()
 	l.last, l.floor, l.deleted = cp.head.Last, cp.head.Last, Mark{}
 	l.sizes, l.bytes, l.waiting, l.incomplete = nil, 0, nil, false
-	l.version, l.shown = cp.head.Version, cp.head.Last.Index
+	l.version, l.shown, l.erased = cp.head.Version, cp.head.Last.Index, cp.head.Last.Index
 	l.wake()
 	l.mu.Unlock()
 	r.tell(watches)

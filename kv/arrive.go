@@ -6,6 +6,7 @@ import (
 
 	"grebe/compute"
 	"grebe/plan"
+	"grebe/residency"
 )
 
 // Arrival is an entry that may come from another node. Its methods belong to one goroutine, except Done.
@@ -14,7 +15,8 @@ type Arrival struct {
 	owner  uint32
 	kind   plan.Kind
 	key    plan.Key
-	wanted []int32 // tokens of a user; nil: of other entries
+	wanted []int32 // tokens of a user; nil: of other entries, and of a user that was offered
+	digest uint64  // of the tokens of a user that was offered; 0: it was not
 	length int     // tokens
 
 	entry  *Entry  // nil: no memory is reserved
@@ -33,16 +35,26 @@ const stagedMost = 256 << 20
 // user's that are wanted; for other entries they are nil and length is their number. If the entry is deleted before End, it is not
 // published. If first is true, the caller MUST call End. Otherwise the entry is expected already, and the caller may wait for Done.
 func (s *Store) Expect(owner uint32, kind plan.Kind, key plan.Key, tokens []int32, length int) (a *Arrival, first bool) {
+	return s.expect(&Arrival{owner: owner, kind: kind, key: key, wanted: tokens, length: length})
+}
+
+// ExpectOffered is Expect for an entry that another node offers. The digest is that of a user's tokens, which are not known here, or 0
+// for an entry whose key is a digest of its tokens.
+func (s *Store) ExpectOffered(owner uint32, kind plan.Kind, key plan.Key, length int, digest uint64) (a *Arrival, first bool) {
+	return s.expect(&Arrival{owner: owner, kind: kind, key: key, length: length, digest: digest})
+}
+
+func (s *Store) expect(a *Arrival) (*Arrival, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a = s.arrivals[key]; a != nil {
-		return a, false
+	if other := s.arrivals[a.key]; other != nil {
+		return other, false
 	}
 	if s.arrivals == nil {
 		s.arrivals = map[plan.Key]*Arrival{}
 	}
-	a = &Arrival{store: s, owner: owner, kind: kind, key: key, wanted: tokens, length: length, done: make(chan struct{})}
-	s.arrivals[key] = a
+	a.store, a.done = s, make(chan struct{})
+	s.arrivals[a.key] = a
 	return a, true
 }
 
@@ -56,11 +68,12 @@ func (a *Arrival) Place(meta []byte, n int64) ([][]byte, error) {
 	a.release()
 	kind, length, tokens, ok := decodeMeta(meta)
 	switch {
-	case !ok || kind != a.kind || (tokens == nil) != (a.wanted == nil):
+	case !ok || kind != a.kind || (tokens == nil) != (a.wanted == nil && a.digest == 0):
 		return nil, fmt.Errorf("kv: meta of %d bytes is not that of the wanted %v", len(meta), a.kind)
 	case tokens == nil && length != a.length:
 		return nil, fmt.Errorf("kv: an entry of %d tokens arrives, want %d", length, a.length)
-	case tokens != nil && common(tokens, a.wanted) != len(tokens):
+	case a.digest != 0 && (length != a.length || residency.Digest(tokens) != a.digest),
+		a.wanted != nil && common(tokens, a.wanted) != len(tokens):
 		return nil, errors.New("kv: a user's entry of other tokens arrives")
 	}
 	s := a.store

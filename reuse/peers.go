@@ -75,6 +75,11 @@ func (c *Cache) Space() (model, format string) {
 // Store returns the store of the cache's entries, from which other nodes read.
 func (c *Cache) Store() *kv.Store { return c.opt.Store }
 
+// ExpectOffered announces an entry that another node offers: see kv.Store.ExpectOffered.
+func (c *Cache) ExpectOffered(kind plan.Kind, key plan.Key, length int, digest uint64) (a *kv.Arrival, first bool) {
+	return c.opt.Store.ExpectOffered(c.owner, kind, key, length, digest)
+}
+
 // peekPeers fills in what peers have and this node has not. It returns the number of such entries.
 func (v *Visit) peekPeers(p Peers, in *schedule.Request) (entries int) {
 	if p == nil {
