@@ -82,6 +82,7 @@ type App struct {
 	loader     *loader
 	record     *record.Log      // of decisions; nil: none are recorded
 	cluster    *cluster.Cluster // nil: the process is alone
+	class      string           // of the KV that it holds, if it computes none itself; "": the device's
 	closers    closers
 }
 
@@ -209,6 +210,7 @@ func serviceConfig(cfg *config.Config) serve.Config {
 		Warm:        cfg.Reload.Warm.Percent / 100,
 		Trial:       millis(cfg.Reload.TrialMillis),
 		AheadOff:    cfg.Cache.Ahead == "off",
+		Rests:       !cfg.Computes(),
 	}
 }
 
@@ -248,8 +250,10 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Confi
 	if ids := a.catalog.PendingDeletions(); len(ids) > 0 {
 		_ = a.service.FinishDeletion(ids...)
 	}
-	if err := a.service.Check(ctx); err != nil {
-		return err
+	if cfg.Computes() {
+		if err := a.service.Check(ctx); err != nil {
+			return err
+		}
 	}
 	if err := forgetDeleted(cfg.DataDir, a.service); err != nil || a.cluster == nil {
 		return err

@@ -62,10 +62,6 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy, Log: a.log, Registry: a.registry,
 		Peer: advertised(k.Advertise, k.Listen, node), API: advertised(k.API, cfg.Listen, node),
 	}
-	for i := range cfg.Models {
-		mc := &cfg.Models[i]
-		c.Models = append(c.Models, cluster.Model{Name: mc.Name, Group: sharesWith(cfg, mc).Name, Numerics: a.numerics()})
-	}
 	if c.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", k.Listen); err != nil {
 		return fmt.Errorf("cluster.listen: %w", err)
 	}
@@ -73,7 +69,14 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		c.Listener.Close()
 		return fmt.Errorf("cluster.coordinator: %w", err)
 	}
-	if a.cluster, err = cluster.Open(c); err != nil {
+	if err = a.findClass(ctx, cfg, c.Coordinator); err == nil {
+		for i := range cfg.Models {
+			mc := &cfg.Models[i]
+			c.Models = append(c.Models, cluster.Model{Name: mc.Name, Group: sharesWith(cfg, mc).Name, Numerics: a.numerics()})
+		}
+		a.cluster, err = cluster.Open(c)
+	}
+	if err != nil {
 		c.Listener.Close()
 		c.Coordinator.Close()
 		return err
@@ -147,7 +150,7 @@ func (a *App) leaveRefused(ctx context.Context, await func(context.Context) erro
 // keepsKV reports whether a model has room for KV on disk.
 func keepsKV(cfg *config.Config) bool {
 	for i := range cfg.Models {
-		if bytes, _ := diskOf(cfg, &cfg.Models[i]); bytes > 0 {
+		if bytes, _ := diskOf(cfg, &cfg.Models[i]); bytes > 0 && cfg.Holds() {
 			return true
 		}
 	}
@@ -226,6 +229,9 @@ func advertised(given, listen, node string) string {
 // numerics names the class of devices that compute the same bits as this one: the CPU's level or the GPU's kind. The number of
 // threads does not matter.
 func (a *App) numerics() string {
+	if a.class != "" {
+		return a.class
+	}
 	name, _, _ := strings.Cut(a.device.Name(), ",")
 	return strings.TrimSuffix(strings.NewReplacer(" (", "/", " ", "-").Replace(name), ")")
 }

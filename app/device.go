@@ -19,6 +19,9 @@ import (
 // OpenDevice opens the device that cfg names. With auto that is the first GPU, or the CPU if no GPU is usable. The
 // caller MUST Close it.
 func OpenDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
+	if !cfg.Computes() {
+		return null.New(null.Options{}), nil // it takes no memory for weights
+	}
 	if cfg.Device == "none" {
 		log.Warn("nothing is computed: answers are nonsense", "device", cfg.Device)
 		return null.New(null.Options{}), nil

@@ -37,7 +37,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	if m.memory.store != nil {
 		opt := m.options(d, weights.Shape())
 		opt.Policy = schedule.User
-		cache = m.openCache(builder, opt, d.Do)
+		cache = m.openCache(builder, opt, doing(cfg, d))
 	}
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(), "items", weights.Items(),
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))

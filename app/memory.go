@@ -116,6 +116,9 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 // openHost takes host memory for KV and for rows of a table: the model's own, or a part of what models compete for.
 // It returns nil if there is none.
 func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at compute.Memory, shape compute.Shape) (*pool.Pool, error) {
+	if !cfg.Holds() { // a router needs the keys of KV, which caches know, and no memory
+		return m.openPool("cache", at, kv.ChainTokens*int64(shape.ChunkBytes(1, false)), shape)
+	}
 	bytes := hostBytes(cfg, mc) + rows
 	key := "cache.host_memory"
 	if !mc.HostMemory.IsZero() {
@@ -217,7 +220,7 @@ func checkSize(bytes int64, shape compute.Shape) error {
 // openDisk adds a disk store in the data folder, if the configuration gives it room.
 func (m *Memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
 	bytes, dir := diskOf(cfg, mc)
-	if bytes == 0 {
+	if bytes == 0 || !cfg.Holds() {
 		return nil
 	}
 	below := &classed{class: m.app.classOf(cfg)}

@@ -157,7 +157,7 @@ func (m *Model) retire(ctx context.Context) error {
 	return errors.Join(err, m.memory.leave())
 }
 
-// openCache opens the cache that decides what to reuse, and starts its background work.
+// openCache opens the cache that decides what to reuse, and starts its background work. do is nil if nothing is computed.
 func (m *Model) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do) *reuse.Cache {
 	opt.Record = m.app.record.Room("reuse")
 	c := reuse.New(b, opt)
@@ -168,8 +168,10 @@ func (m *Model) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do) *re
 	var settled error
 	m.closers.add(func() error { return settled }) // closed after both below have ended
 	m.closers.run(func(ctx context.Context) { settled = c.Run(ctx) })
-	m.closers.run(func(ctx context.Context) {
-		c.Refresh(ctx, do, func(err error) { m.app.log.Warn("items were not computed ahead", "error", err) })
-	})
+	if do != nil {
+		m.closers.run(func(ctx context.Context) {
+			c.Refresh(ctx, do, func(err error) { m.app.log.Warn("items were not computed ahead", "error", err) })
+		})
+	}
 	return c
 }

@@ -63,7 +63,7 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	if m.memory.store != nil {
 		opt := m.options(d, weights.Shape())
 		opt.Policy, opt.Orders = policy, orders
-		cache = m.openCache(builder, opt, d.Do)
+		cache = m.openCache(builder, opt, doing(cfg, d))
 	}
 	blending, err := m.openBlend(cfg, mc, weights, cache)
 	if err != nil {
@@ -96,6 +96,7 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 	if err != nil {
 		return nil, err
 	}
+	rest(cfg, engines)
 	d, err := dispatch.New(engines, dispatch.Options{
 		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Like: like, Lost: m.app.noteLost,
 		Panicked: m.app.notePanic, Record: m.app.record.Room("dispatch"),

@@ -3,12 +3,14 @@ package cluster
 import (
 	"context"
 	"crypto/tls"
+	"sync"
 
 	"grebe/cluster/fetch"
 	"grebe/cluster/hold"
 	"grebe/cluster/mtls"
 	"grebe/cluster/peer"
 	"grebe/cluster/status"
+	"grebe/kv"
 	"grebe/plan"
 	"grebe/residency"
 	"grebe/reuse"
@@ -21,10 +23,13 @@ type blocks struct {
 	server  *peer.Server
 	client  *peer.Client
 	metrics *fetch.Metrics
+
+	mu   sync.Mutex
+	jobs map[*kv.Store]*job
 }
 
 func newBlocks(c *Cluster) (*blocks, error) {
-	b := &blocks{c: c}
+	b := &blocks{c: c, jobs: map[*kv.Store]*job{}}
 	server := peer.ServerOptions{
 		Node: c.cfg.Node, Holder: b, Log: c.cfg.Log,
 		Epoch: func(uint64) bool { return true }, // no map says who holds what: entries are found by feeds
@@ -75,7 +80,9 @@ func (c *Cluster) Hold(model string, cache *reuse.Cache) (release func()) {
 	cache.SetPeers(fetch.New(fetch.Config{
 		Client: b.client, Space: s, Metrics: b.metrics, Directory: &directory{f: f, class: class{s.Model, s.Format, s.Numerics}},
 	}))
+	end := b.begin(f, s, cache)
 	return func() {
+		end()
 		cache.SetPeers(nil)
 		remove()
 	}

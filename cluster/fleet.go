@@ -51,6 +51,7 @@ type slot struct {
 	trips  trips
 	stop   context.CancelFunc
 	client *feedwire.Client // nil: of this process
+	kv     bool             // it holds KV and does not compute
 	done   chan struct{}    // closed when it is no longer followed
 
 	silent context.Context // ends when its connection breaks; another one for each connection
@@ -137,7 +138,7 @@ func (f *fleet) set(members []member.Member, secret *feed.Secret) (left []*slot)
 	for i := range members {
 		m := &members[i]
 		for j := range m.Models {
-			if m.Models[j].Name == f.model.Name && m.Has(member.Node) || m.Has(member.KV) {
+			if m.Models[j].Name == f.model.Name && (m.Has(member.Node) || m.Has(member.KV)) {
 				there[m.ID] = true
 				if old := f.slots[m.ID]; old != nil && old.boot != m.Boot {
 					left = append(left, f.remove(old))
@@ -169,6 +170,7 @@ func (f *fleet) put(m *member.Member, model *member.Model, secret *feed.Secret) 
 	}
 	s.costs.Class = f.class(class{model.Digest, model.Format, model.Numerics})
 	s.costs.Name = hash(m.ID)
+	s.kv = m.Has(member.KV) && !m.Has(member.Node)
 	if err := f.router.SetNode(s.number, s.costs); err != nil {
 		f.c.cfg.Log.Warn("the costs of a node are not valid", "node", m.ID, "error", err)
 	}

@@ -13,8 +13,9 @@ type metrics struct {
 	c      *Cluster
 	total  *prometheus.CounterVec
 	errors prometheus.Histogram
+	offers *prometheus.CounterVec
 
-	nodes, refused, up, age *prometheus.Desc
+	nodes, up, age *prometheus.Desc
 }
 
 func newMetrics(c *Cluster) *metrics {
@@ -28,17 +29,18 @@ func newMetrics(c *Cluster) *metrics {
 			Name: "grebe_route_error_ms", Help: "Milliseconds that requests took, less what was predicted.",
 			Buckets: []float64{-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300, 1000},
 		}),
+		offers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "grebe_kv_offers_total", Help: "Blocks of KV that were offered to members with the role kv: sent, busy or failed.",
+		}, []string{"result"}),
 		nodes: prometheus.NewDesc("grebe_nodes", "Members of the cluster by state.", []string{"state"}, nil),
-		refused: prometheus.NewDesc("grebe_nodes_refused",
-			"Members that this process does not talk to: they have no version of the protocol in common.", nil, nil),
-		up: prometheus.NewDesc("grebe_coordinator_up", "1 if the coordinator answers.", nil, nil),
+		up:    prometheus.NewDesc("grebe_coordinator_up", "1 if the coordinator answers.", nil, nil),
 		age: prometheus.NewDesc("grebe_residency_age_seconds",
 			"How old the newest proof is that the index of a node's KV is up to date.", []string{"node", "model"}, nil),
 	}
 }
 
 func (m *metrics) register(r *prometheus.Registry) error {
-	for _, c := range []prometheus.Collector{m, m.total, m.errors} {
+	for _, c := range []prometheus.Collector{m, m.total, m.errors, m.offers} {
 		if err := r.Register(c); err != nil {
 			return err
 		}
@@ -68,7 +70,6 @@ func (m *metrics) answered(p *pick, took time.Duration, err error) {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.nodes
-	out <- m.refused
 	out <- m.up
 	out <- m.age
 }
@@ -77,15 +78,11 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	counts := map[member.State]int{member.Active: 0, member.LeaseLost: 0, member.Suspect: 0}
 	s := m.c.Status()
-	refused := 0
 	for i := range s.Nodes {
 		for state := range counts {
 			if s.Nodes[i].State == state.String() {
 				counts[state]++
 			}
-		}
-		if s.Nodes[i].Refused != "" {
-			refused++
 		}
 		for _, model := range s.Nodes[i].Models {
 			out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, model.AgeMs/1000, s.Nodes[i].ID, model.Name)
@@ -94,7 +91,6 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for state, n := range counts {
 		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state.String())
 	}
-	out <- prometheus.MustNewConstMetric(m.refused, prometheus.GaugeValue, float64(refused))
 	up := 0.0
 	if s.Coordinator == "up" {
 		up = 1

@@ -8,7 +8,7 @@ import (
 
 // newIndexer returns the Indexer of all models that reuse the KV of items.
 func (s *Service) newIndexer() *ahead.Indexer {
-	x := ahead.New(ahead.Options{Catalog: s.catalog, Hot: s.hotNow, Off: s.cfg.AheadOff, Log: s.log})
+	x := ahead.New(ahead.Options{Catalog: s.catalog, Hot: s.hotNow, Off: s.cfg.AheadOff || s.cfg.Rests, Log: s.log})
 	for _, sl := range s.served {
 		if keepsItems(sl.serving().Model) {
 			x.Add(sl.name, sl.indexed)
@@ -59,6 +59,9 @@ func (s *Service) Index() []ahead.Progress { return s.ahead.Progress() }
 func (s *Service) IndexNow(model string) ([]ahead.Progress, error) {
 	if s.changing.Err() != nil {
 		return nil, Errorf(Unavailable, "", "shutting down")
+	}
+	if s.cfg.Rests {
+		return nil, Errorf(Unprocessable, "", "this process computes nothing: ask a member with the role node")
 	}
 	if err := s.ahead.Ask(model); err != nil {
 		if model != "" && s.models[model] == nil {

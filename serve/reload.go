@@ -250,6 +250,9 @@ func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *relo
 	if back != nil && next.Version != back.version {
 		return fmt.Errorf("the folder has version %s now, not %s which served before: its files changed", next.Version, back.version)
 	}
+	if s.cfg.Rests {
+		return ctx.Err()
+	}
 	r.at("checking")
 	if err := s.probe(ctx, next); err != nil {
 		return fmt.Errorf("the new checkpoint does not answer: %w", err)

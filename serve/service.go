@@ -52,6 +52,9 @@ type Config struct {
 	Warm       float64       // share of the cache that a new checkpoint's items may take before it serves; none
 	ReloadWait time.Duration // longest wait of a request for the end of a reload; 2 min
 
+	// Rests says that this process computes nothing. Checkpoints are not tried before they serve, and nothing is indexed.
+	Rests bool
+
 	// AheadOff turns indexing off. Items are then computed by the requests that need them.
 	AheadOff bool
 

@@ -20,13 +20,15 @@ import (
 	"errors"
 	"time"
 
-	"grebe/cluster/protocol"
 	"grebe/plan"
 	"grebe/residency"
 )
 
 // Versions of the protocol that this package speaks.
-var protocolMin, protocolMax = uint32(protocol.Min), uint32(protocol.Max)
+const (
+	protocolMin = 1
+	protocolMax = 1
+)
 
 const (
 	// Beat is the time between two heartbeats of a node.

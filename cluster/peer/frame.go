@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 
-	"grebe/cluster/protocol"
 	"grebe/plan"
 )
 
@@ -144,7 +143,7 @@ type versions struct{ min, max uint16 }
 
 // spoken are the versions that this package speaks. A new version may append fields to bodies. A change that a node of the version
 // before could not ignore needs code for both versions.
-var spoken = versions{uint16(protocol.Min), uint16(protocol.Max)}
+var spoken = versions{1, 1}
 
 func (v versions) String() string {
 	if v.min == v.max {

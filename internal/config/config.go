@@ -49,7 +49,7 @@ type Cluster struct {
 	API         string     `yaml:"api"`       // address under which clients reach this process, for people to see; likewise of listen
 	Etcd        string     `yaml:"etcd"`      // address of the embedded etcd; 127.0.0.1:2379
 	Zone        string     `yaml:"zone"`      // where the process runs, for people to see; none
-	Roles       []string   `yaml:"roles"`     // node (holds KV and computes), router (accepts requests and picks a node); both
+	Roles       []string   `yaml:"roles"`     // node (holds KV and computes), kv (holds KV), router (accepts requests and picks a node); node and router
 	TLS         ClusterTLS `yaml:"tls"`
 	Insecure    bool       `yaml:"insecure"` // members may talk without TLS on addresses that other machines reach; false
 	Routing     string     `yaml:"routing"`  // predicted, affinity, emb-kv, least-loaded, round-robin or user-hash; predicted

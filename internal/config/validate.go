@@ -301,6 +301,14 @@ func (c *Config) validateTables(p *problems) {
 	}
 }
 
+// Computes reports whether the process computes. Members of a cluster without the role node do not.
+func (c *Config) Computes() bool {
+	return c.Cluster.Name == "" || slices.Contains(c.Cluster.Roles, "node")
+}
+
+// Holds reports whether the process keeps KV. Members of a cluster that only route do not.
+func (c *Config) Holds() bool { return c.Computes() || slices.Contains(c.Cluster.Roles, "kv") }
+
 // validateCluster checks the cluster's part.
 func (c *Config) validateCluster(p *problems) {
 	k, none := &c.Cluster, Default().Cluster
@@ -327,10 +335,15 @@ func (c *Config) validateCluster(p *problems) {
 	}
 	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "least-loaded", "round-robin", "user-hash")
 	for i, r := range k.Roles {
-		p.oneOf(fmt.Sprintf("cluster.roles[%d]", i), r, "node", "router")
+		p.oneOf(fmt.Sprintf("cluster.roles[%d]", i), r, "node", "kv", "router")
 	}
-	if !slices.Contains(k.Roles, "node") {
-		p.add("cluster.roles", "%v: this build needs node in it", k.Roles)
+	switch {
+	case len(k.Roles) == 0:
+		p.add("cluster.roles", "is empty: want node, kv or router")
+	case slices.Contains(k.Roles, "node") && slices.Contains(k.Roles, "kv"):
+		p.add("cluster.roles", "%v: a node holds KV already: remove kv", k.Roles)
+	case slices.Contains(k.Roles, "kv") && c.Cache.HostMemory.IsZero():
+		p.add("cache.host_memory", "is 0: a member with the role kv holds KV there")
 	}
 	switch t := &k.TLS; {
 	case (t.Cert == "") != (t.Key == "") || (t.Cert == "") != (t.CA == ""):

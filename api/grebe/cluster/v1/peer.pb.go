@@ -110,6 +110,160 @@ func (x *ProbeResponse) GetBoot() string {
 	return ""
 }
 
+// OfferRequest has blocks of one model, in columns. A block is a user's if its digest is not 0, and an item's otherwise.
+type OfferRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`         // the caller, which holds the blocks
+	Model    string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`       // its name
+	Digest   string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`     // of the weights
+	Numerics string                 `protobuf:"bytes,4,opt,name=numerics,proto3" json:"numerics,omitempty"` // class of the device that computed them
+	Format   string                 `protobuf:"bytes,5,opt,name=format,proto3" json:"format,omitempty"`     // of the KV
+	// Index of the catalog's record up to which the caller has removed the KV of deleted users.
+	Shown         uint64   `protobuf:"varint,6,opt,name=shown,proto3" json:"shown,omitempty"`
+	Keys          []byte   `protobuf:"bytes,7,opt,name=keys,proto3" json:"keys,omitempty"` // 32 bytes each, at most 512 keys
+	Tokens        []uint32 `protobuf:"varint,8,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	Digests       []uint64 `protobuf:"fixed64,9,rep,packed,name=digests,proto3" json:"digests,omitempty"` // of users' tokens
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferRequest) Reset() {
+	*x = OfferRequest{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferRequest) ProtoMessage() {}
+
+func (x *OfferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferRequest.ProtoReflect.Descriptor instead.
+func (*OfferRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *OfferRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *OfferRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *OfferRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *OfferRequest) GetNumerics() string {
+	if x != nil {
+		return x.Numerics
+	}
+	return ""
+}
+
+func (x *OfferRequest) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *OfferRequest) GetShown() uint64 {
+	if x != nil {
+		return x.Shown
+	}
+	return 0
+}
+
+func (x *OfferRequest) GetKeys() []byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *OfferRequest) GetTokens() []uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *OfferRequest) GetDigests() []uint64 {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+type OfferResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Busy          bool                   `protobuf:"varint,1,opt,name=busy,proto3" json:"busy,omitempty"` // too many blocks wait to be fetched: none of these was noted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferResponse) Reset() {
+	*x = OfferResponse{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferResponse) ProtoMessage() {}
+
+func (x *OfferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferResponse.ProtoReflect.Descriptor instead.
+func (*OfferResponse) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *OfferResponse) GetBusy() bool {
+	if x != nil {
+		return x.Busy
+	}
+	return false
+}
+
 var File_grebe_cluster_v1_peer_proto protoreflect.FileDescriptor
 
 const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
@@ -118,9 +272,22 @@ const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
 	"\fProbeRequest\"7\n" +
 	"\rProbeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\tR\x04boot2P\n" +
+	"\x04boot\x18\x02 \x01(\tR\x04boot\"\xe0\x01\n" +
+	"\fOfferRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x1a\n" +
+	"\bnumerics\x18\x04 \x01(\tR\bnumerics\x12\x16\n" +
+	"\x06format\x18\x05 \x01(\tR\x06format\x12\x14\n" +
+	"\x05shown\x18\x06 \x01(\x04R\x05shown\x12\x12\n" +
+	"\x04keys\x18\a \x01(\fR\x04keys\x12\x16\n" +
+	"\x06tokens\x18\b \x03(\rR\x06tokens\x12\x18\n" +
+	"\adigests\x18\t \x03(\x06R\adigests\"#\n" +
+	"\rOfferResponse\x12\x12\n" +
+	"\x04busy\x18\x01 \x01(\bR\x04busy2\x9a\x01\n" +
 	"\x04Peer\x12H\n" +
-	"\x05Probe\x12\x1e.grebe.cluster.v1.ProbeRequest\x1a\x1f.grebe.cluster.v1.ProbeResponseB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
+	"\x05Probe\x12\x1e.grebe.cluster.v1.ProbeRequest\x1a\x1f.grebe.cluster.v1.ProbeResponse\x12H\n" +
+	"\x05Offer\x12\x1e.grebe.cluster.v1.OfferRequest\x1a\x1f.grebe.cluster.v1.OfferResponseB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
 
 var (
 	file_grebe_cluster_v1_peer_proto_rawDescOnce sync.Once
@@ -134,16 +301,20 @@ func file_grebe_cluster_v1_peer_proto_rawDescGZIP() []byte {
 	return file_grebe_cluster_v1_peer_proto_rawDescData
 }
 
-var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_grebe_cluster_v1_peer_proto_goTypes = []any{
 	(*ProbeRequest)(nil),  // 0: grebe.cluster.v1.ProbeRequest
 	(*ProbeResponse)(nil), // 1: grebe.cluster.v1.ProbeResponse
+	(*OfferRequest)(nil),  // 2: grebe.cluster.v1.OfferRequest
+	(*OfferResponse)(nil), // 3: grebe.cluster.v1.OfferResponse
 }
 var file_grebe_cluster_v1_peer_proto_depIdxs = []int32{
 	0, // 0: grebe.cluster.v1.Peer.Probe:input_type -> grebe.cluster.v1.ProbeRequest
-	1, // 1: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
+	2, // 1: grebe.cluster.v1.Peer.Offer:input_type -> grebe.cluster.v1.OfferRequest
+	1, // 2: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
+	3, // 3: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
+	2, // [2:4] is the sub-list for method output_type
+	0, // [0:2] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -160,7 +331,7 @@ func file_grebe_cluster_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_cluster_v1_peer_proto_rawDesc), len(file_grebe_cluster_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

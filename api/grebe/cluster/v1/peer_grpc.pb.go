@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Peer_Probe_FullMethodName = "/grebe.cluster.v1.Peer/Probe"
+	Peer_Offer_FullMethodName = "/grebe.cluster.v1.Peer/Offer"
 )
 
 // PeerClient is the client API for Peer service.
@@ -31,6 +32,8 @@ const (
 type PeerClient interface {
 	// Probe asks who answers at an address.
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
+	// Offer tells a member with the role kv of blocks of KV that it may fetch from the caller. It returns at once.
+	Offer(ctx context.Context, in *OfferRequest, opts ...grpc.CallOption) (*OfferResponse, error)
 }
 
 type peerClient struct {
@@ -51,6 +54,16 @@ func (c *peerClient) Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *peerClient) Offer(ctx context.Context, in *OfferRequest, opts ...grpc.CallOption) (*OfferResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OfferResponse)
+	err := c.cc.Invoke(ctx, Peer_Offer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -59,6 +72,8 @@ func (c *peerClient) Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.C
 type PeerServer interface {
 	// Probe asks who answers at an address.
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
+	// Offer tells a member with the role kv of blocks of KV that it may fetch from the caller. It returns at once.
+	Offer(context.Context, *OfferRequest) (*OfferResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -71,6 +86,9 @@ type UnimplementedPeerServer struct{}
 
 func (UnimplementedPeerServer) Probe(context.Context, *ProbeRequest) (*ProbeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Probe not implemented")
+}
+func (UnimplementedPeerServer) Offer(context.Context, *OfferRequest) (*OfferResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Offer not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -111,6 +129,24 @@ func _Peer_Probe_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_Offer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OfferRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Offer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Offer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Offer(ctx, req.(*OfferRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -121,6 +157,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Probe",
 			Handler:    _Peer_Probe_Handler,
+		},
+		{
+			MethodName: "Offer",
+			Handler:    _Peer_Offer_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
