@@ -34,6 +34,7 @@ import (
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
 	"grebe/cluster/peer"
+	"grebe/cluster/protocol"
 	"grebe/cluster/replica"
 	"grebe/route"
 	"grebe/schedule"
@@ -77,12 +78,10 @@ type Local interface {
 	Offer(model string) (serve.Offer, bool)
 }
 
-// Protocol is the range of versions of the protocol between members that this build speaks.
-var Protocol = member.Protocol{Min: 1, Max: 1}
-
 // Cluster is this process's membership.
 type Cluster struct {
 	cfg     Config
+	speaks  member.Protocol // versions of the protocol
 	boot    string
 	start   time.Time
 	metrics *metrics
@@ -109,6 +108,7 @@ type Cluster struct {
 	known   map[string]*node // by id: every member that is not GONE, this process included
 	said    []byte           // record as it was announced
 	record  *coord.Announcement
+	refused map[string]string // boot ids of members without a common version, by id; they are not in known
 }
 
 // Open returns a member that does nothing yet. The caller MUST Close it.
@@ -128,8 +128,8 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, errors.New("cluster: a member needs a cluster, an id, a listener and a coordinator")
 	}
 	c := &Cluster{
-		cfg: cfg, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
-		known: map[string]*node{}, fleets: map[string]*fleet{}, opened: make(chan struct{}),
+		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
+		known: map[string]*node{}, refused: map[string]string{}, fleets: map[string]*fleet{}, opened: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.metrics = newMetrics(c)
@@ -171,7 +171,7 @@ func (c *Cluster) Share(items *catalog.Catalog, replaced func()) (*replica.Node,
 		replaced()
 	}
 	n, err := replica.New(replica.Options{
-		Node: c.cfg.Node, Boot: c.boot, Catalog: items, Coordinator: c.cfg.Coordinator, Peers: c.peers, Dial: c.wire.dial,
+		Node: c.cfg.Node, Boot: c.boot, Catalog: items, Coordinator: c.cfg.Coordinator, Peers: c.peers, Dial: c.dial,
 		Replaced: forget, Log: c.cfg.Log,
 	})
 	if err == nil {
@@ -180,8 +180,12 @@ func (c *Cluster) Share(items *catalog.Catalog, replaced func()) (*replica.Node,
 	return n, err
 }
 
-// Start announces this process. It gets requests from others once Ready is called.
+// Start announces this process. It gets requests from others once Ready is called. It returns an error if a member and this
+// process have no common version of the protocol.
 func (c *Cluster) Start(l Local) error {
+	if err := c.checkVersions(); err != nil {
+		return err
+	}
 	c.local.Store(&l)
 	data, err := c.describe().Encode()
 	if err != nil {
@@ -251,7 +255,7 @@ func (c *Cluster) Close() error {
 // describe returns this process's record.
 func (c *Cluster) describe() member.Record {
 	r := member.Record{
-		ID: c.cfg.Node, Boot: c.boot, API: c.cfg.API, Peer: c.cfg.Peer, Protocol: Protocol, Roles: c.cfg.Roles, Zone: c.cfg.Zone,
+		ID: c.cfg.Node, Boot: c.boot, API: c.cfg.API, Peer: c.cfg.Peer, Protocol: c.speaks, Roles: c.cfg.Roles, Zone: c.cfg.Zone,
 		Draining: c.rests(),
 	}
 	l := c.local.Load()

@@ -15,7 +15,7 @@ type metrics struct {
 	errors prometheus.Histogram
 	offers *prometheus.CounterVec
 
-	nodes, up, age *prometheus.Desc
+	nodes, refused, up, age *prometheus.Desc
 }
 
 func newMetrics(c *Cluster) *metrics {
@@ -33,7 +33,9 @@ func newMetrics(c *Cluster) *metrics {
 			Name: "grebe_kv_offers_total", Help: "Blocks of KV that were offered to members with the role kv: sent, busy or failed.",
 		}, []string{"result"}),
 		nodes: prometheus.NewDesc("grebe_nodes", "Members of the cluster by state.", []string{"state"}, nil),
-		up:    prometheus.NewDesc("grebe_coordinator_up", "1 if the coordinator answers.", nil, nil),
+		refused: prometheus.NewDesc("grebe_nodes_refused",
+			"Members that this process does not talk to: they have no version of the protocol in common.", nil, nil),
+		up: prometheus.NewDesc("grebe_coordinator_up", "1 if the coordinator answers.", nil, nil),
 		age: prometheus.NewDesc("grebe_residency_age_seconds",
 			"How old the newest proof is that the index of a node's KV is up to date.", []string{"node", "model"}, nil),
 	}
@@ -70,6 +72,7 @@ func (m *metrics) answered(p *pick, took time.Duration, err error) {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.nodes
+	out <- m.refused
 	out <- m.up
 	out <- m.age
 }
@@ -78,11 +81,15 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	counts := map[member.State]int{member.Active: 0, member.LeaseLost: 0, member.Suspect: 0}
 	s := m.c.Status()
+	refused := 0
 	for i := range s.Nodes {
 		for state := range counts {
 			if s.Nodes[i].State == state.String() {
 				counts[state]++
 			}
+		}
+		if s.Nodes[i].Refused != "" {
+			refused++
 		}
 		for _, model := range s.Nodes[i].Models {
 			out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, model.AgeMs/1000, s.Nodes[i].ID, model.Name)
@@ -91,6 +98,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for state, n := range counts {
 		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state.String())
 	}
+	out <- prometheus.MustNewConstMetric(m.refused, prometheus.GaugeValue, float64(refused))
 	up := 0.0
 	if s.Coordinator == "up" {
 		up = 1

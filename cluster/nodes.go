@@ -29,7 +29,7 @@ func (c *Cluster) node(id, boot string) *node {
 // followNodes connects to members that joined, and leaves those that left.
 func (c *Cluster) followNodes() {
 	c.mu.Lock()
-	secret, members := c.secret, c.members.Members()
+	secret, members := c.secret, c.accepted(c.members.Members())
 	if secret == nil {
 		c.mu.Unlock()
 		return

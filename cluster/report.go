@@ -29,6 +29,10 @@ func (c *Cluster) Status() *status.Cluster {
 		m := &members[i]
 		n := status.Node{
 			ID: m.ID, State: m.State.String(), Drained: m.Drained, Roles: m.Roles, API: m.API, Peer: m.Peer, Boot: m.Boot, Zone: m.Zone,
+			ProtocolMin: m.Protocol.Min, ProtocolMax: m.Protocol.Max,
+		}
+		if err := c.understands(&m.Record); err != nil {
+			n.Refused = err.Error()
 		}
 		if k := c.known[m.ID]; k != nil {
 			n.Routed, n.Failed = k.routed.Load(), k.failed.Load()

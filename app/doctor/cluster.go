@@ -20,6 +20,7 @@ import (
 	"grebe/cluster/coord/etcd"
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
+	"grebe/cluster/protocol"
 	"grebe/internal/config"
 )
 
@@ -216,6 +217,12 @@ func (s *seat) neighbours(r *Report, records []member.Record) {
 		if a.ID == s.node && a.Peer != s.advertise {
 			r.add("cluster.node", Fail, "give every process its own cluster.node",
 				"%s is registered already, from %s: the two would replace each other", s.node, a.Peer)
+		}
+		if own := (member.Protocol{Min: protocol.Min, Max: protocol.Max}); a.ID != s.node {
+			if _, ok := own.Common(a.Protocol); !ok {
+				r.add("versions", Fail, "upgrade one release at a time", "this build speaks %v of the protocol between members and %s %v: it cannot join",
+					own, a.ID, a.Protocol)
+			}
 		}
 		for _, b := range records[:i] {
 			if _, ok := a.Protocol.Common(b.Protocol); !ok {

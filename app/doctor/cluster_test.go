@@ -86,6 +86,7 @@ func TestClusterNeighbours(t *testing.T) {
 	wantFinding(t, r, "coordinator", OK, "3 nodes")
 	wantFinding(t, r, "cluster.node", Fail, "10.0.0.9:7070")
 	wantFinding(t, r, "versions", Fail, "n1 and n3")
+	wantFinding(t, r, "versions", Fail, "n3 versions 3 to 4: it cannot join")
 	wantFinding(t, r, "versions", Warn, "model shop: n1 n3 | n2")
 	wantFinding(t, r, "versions", Info, "n1 n2 | n3")
 }

@@ -20,15 +20,13 @@ import (
 	"errors"
 	"time"
 
+	"grebe/cluster/protocol"
 	"grebe/plan"
 	"grebe/residency"
 )
 
 // Versions of the protocol that this package speaks.
-const (
-	protocolMin = 1
-	protocolMax = 1
-)
+var protocolMin, protocolMax = uint32(protocol.Min), uint32(protocol.Max)
 
 const (
 	// Beat is the time between two heartbeats of a node.

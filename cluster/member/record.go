@@ -37,6 +37,13 @@ type Protocol struct {
 	Max int `json:"max"`
 }
 
+func (p Protocol) String() string {
+	if p.Min == p.Max {
+		return fmt.Sprintf("version %d", p.Min)
+	}
+	return fmt.Sprintf("versions %d to %d", p.Min, p.Max)
+}
+
 // Common returns the highest version that both speak; false: there is none.
 func (p Protocol) Common(q Protocol) (int, bool) {
 	v := min(p.Max, q.Max)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"grebe/cluster/protocol"
 	"grebe/plan"
 )
 
@@ -143,7 +144,7 @@ type versions struct{ min, max uint16 }
 
 // spoken are the versions that this package speaks. A new version may append fields to bodies. A change that a node of the version
 // before could not ignore needs code for both versions.
-var spoken = versions{1, 1}
+var spoken = versions{uint16(protocol.Min), uint16(protocol.Max)}
 
 func (v versions) String() string {
 	if v.min == v.max {

@@ -32,6 +32,11 @@ type Node struct {
 	Models   []Model  `json:"models,omitempty"`
 	Routed   int64    `json:"routed"` // requests that this process sent there
 	Failed   int64    `json:"failed"` // of these
+
+	// ProtocolMin and ProtocolMax are the versions of the protocol between members that it speaks.
+	ProtocolMin int    `json:"protocol_min"`
+	ProtocolMax int    `json:"protocol_max"`
+	Refused     string `json:"refused,omitempty"` // why this process exchanges nothing with it; empty: it does
 }
 
 // Model is what a process knows about a model on a node.

@@ -105,6 +105,9 @@ func nodeState(n *status.Node) string {
 	if n.Ejected {
 		out += ",ejected"
 	}
+	if n.Refused != "" {
+		out += ",refused"
+	}
 	return out
 }
 
@@ -122,6 +125,9 @@ func clusterNotes(s *status.Cluster) (out []string) {
 				versions[m.Name] = map[string][]string{}
 			}
 			versions[m.Name][m.Version] = append(versions[m.Name][m.Version], cut(n.ID))
+		}
+		if n.Refused != "" {
+			out = append(out, fmt.Sprintf("%s gets nothing from %s: %s.", cut(n.ID), cut(s.Self), n.Refused))
 		}
 		if n.Ejected {
 			out = append(out, cut(n.ID)+

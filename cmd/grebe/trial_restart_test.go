@@ -3,6 +3,10 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -73,10 +77,52 @@ func entries(at *member, id string) (int, error) {
 	return -1, fmt.Errorf("%s knows nothing of %s", at.id, id)
 }
 
-// All nodes are restarted, one after the other, under load. One client enters at nodes that are not being restarted. Another one
-// enters anywhere, and asks once more elsewhere if a node is not there.
+// speaking builds a binary that speaks other versions of the protocol between members.
+func speaking(t *testing.T, versions string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "grebe-"+versions)
+	build := exec.Command("go", "build", "-ldflags", "-X grebe/cluster/protocol.spoken="+versions, "-o", name, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build with versions %s: %v\n%s", versions, err, out)
+	}
+	return name
+}
+
+// speak reports which of the nodes does not speak the wanted versions, as each of them sees it.
+func (c *trial) speak(want map[string]string) (problem string) {
+	for _, m := range c.nodes {
+		s, err := m.status()
+		if err != nil {
+			return err.Error()
+		}
+		for _, n := range s.Nodes {
+			if got := fmt.Sprintf("%d-%d", n.ProtocolMin, n.ProtocolMax); got != want[n.ID] || n.Refused != "" {
+				return fmt.Sprintf("%s sees %s speak %s, want %s; refused: %q", m.id, n.ID, got, want[n.ID], n.Refused)
+			}
+		}
+	}
+	return ""
+}
+
+// All nodes are restarted, one after the other, under load. Each round brings another release: old and new nodes have one version of
+// the protocol in common. One client enters at nodes that are not being restarted. Another one enters anywhere, and asks once more
+// elsewhere if a node is not there.
 func TestTrialRollingRestart(t *testing.T) {
+	if os.Getenv("GREBE_BINARY") != "" {
+		t.Skip("needs a compiler")
+	}
 	c := newTrial(t, 3)
+	releases := long([]string{"1-2", "2-3", "2-2", "1-2", "1-1"}, []string{"1-2"})
+	builds, speaks := map[string]string{}, map[string]string{}
+	for _, v := range releases {
+		if builds[v] == "" {
+			builds[v] = speaking(t, v)
+		}
+	}
+	for _, m := range c.nodes {
+		speaks[m.id] = "1-1"
+	}
 	pool := questions(t, long(300, 40), 9)
 	every := 2 * c.half(pool)
 	turns := make(chan *member, 1) // the node that is being restarted
@@ -92,20 +138,38 @@ func TestTrialRollingRestart(t *testing.T) {
 	}
 	calm := startTraffic(t, every, pool, others, nil)
 	bold := startTraffic(t, every, pool, anyOf(c.nodes...), others)
-	rounds := long(5, 1)
-	for range rounds {
+	for _, v := range releases {
 		for _, m := range c.nodes {
 			<-turns
 			turns <- m
 			time.Sleep(100 * time.Millisecond)
 			c.end(m, syscall.SIGTERM)
+			m.binary, speaks[m.id] = builds[v], v
 			c.launch(m)
 			c.settled(30*time.Second, c.nodes...)
+			if p := c.speak(speaks); p != "" {
+				t.Error(p)
+			}
 			<-turns
 			turns <- nil
 		}
 	}
 	asked := len(calm.stop()) + len(bold.stop())
 	c.running()
-	t.Logf("%d restarts, %d requests: none failed, no answer was wrong", 3*rounds, asked)
+	t.Logf("%d restarts, versions %v in turn, %d requests: none failed, no answer was wrong", 3*len(releases), releases, asked)
+	if !trialFull() {
+		return
+	}
+	m := c.nodes[2]
+	c.end(m, syscall.SIGTERM)
+	m.binary = builds["2-2"]
+	c.launch(m)
+	select {
+	case <-m.exited:
+	case <-time.After(30 * time.Second):
+		t.Fatal("a node that speaks version 2 alone starts beside nodes that speak version 1 alone")
+	}
+	if log := tail(m.log); m.cmd.ProcessState.ExitCode() == 0 || !strings.Contains(log, "upgrade one release at a time") {
+		t.Errorf("it ends with %v and says\n%s", m.cmd.ProcessState, log)
+	}
 }

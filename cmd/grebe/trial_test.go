@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -53,6 +54,7 @@ type member struct {
 	listen, admin   string
 	peer, advertise string
 	set             []string // settings of its own
+	binary          string   // empty: the built command
 	cmd             *exec.Cmd
 	log             string // its file
 	exited          chan struct{}
@@ -125,7 +127,7 @@ func (c *trial) launch(m *member) {
 		flags([]string{
 			"cluster.name=trial", "cluster.node=" + m.id, "cluster.coordinator=etcd://" + c.etcd.addr, "cluster.listen=" + m.peer,
 			"cluster.advertise=" + m.advertise, "cache.ahead=off", "cache.host_memory=64MiB", "threads=1"})...)
-	m.cmd = exec.Command(binary, append(args, flags(append(slices.Clone(c.set), m.set...))...)...)
+	m.cmd = exec.Command(cmp.Or(m.binary, binary), append(args, flags(append(slices.Clone(c.set), m.set...))...)...)
 	m.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") })
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

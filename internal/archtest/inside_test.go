@@ -13,7 +13,7 @@ var insides = map[string][]string{
 	"catalog": {"catalog/history", "catalog"},
 	"cluster": {"cluster", "cluster/status", "cluster/replica", "cluster/fetch", "cluster/hold", "cluster/feed/wire",
 		"cluster/feed", "cluster/leader", "cluster/member", "cluster/peer", "cluster/mtls/mtlstest", "cluster/mtls",
-		"cluster/coord/coordtest", "cluster/coord/embedded", "cluster/coord/etcd", "cluster/coord/internal/client", "cluster/coord"},
+		"cluster/coord/coordtest", "cluster/coord/embedded", "cluster/coord/etcd", "cluster/coord/internal/client", "cluster/coord", "cluster/protocol"},
 	"dispatch": {"dispatch", "dispatch/loading"},
 	"embed":    {"embed/embedtest", "embed/redisserver", "embed"},
 	"engine":   {"engine/llama2ctest", "engine"},

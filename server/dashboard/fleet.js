@@ -71,10 +71,10 @@ const most = (models, key) => (models.length ? Math.max(...models.map((m) => m[k
 // describe brings a node's card up to date.
 function describe(c, node, self, perSecond) {
   const models = node.models || [], own = node.id === self, gone = node.state === "GONE";
-  const marks = [node.state, ...(node.drained ? ["drained"] : []), ...(node.ejected ? ["ejected"] : [])];
-  c.box.dataset.state = gone || node.state === "SUSPECT" ? "bad" : node.state !== "ACTIVE" || node.drained || node.ejected ? "odd" : "good";
+  const marks = [node.state, ...(node.drained ? ["drained"] : []), ...(node.ejected ? ["ejected"] : []), ...(node.refused ? ["refused"] : [])];
+  c.box.dataset.state = gone || node.refused || node.state === "SUSPECT" ? "bad" : node.state !== "ACTIVE" || node.drained || node.ejected ? "odd" : "good";
   say(c.state, marks.join(" · "));
-  c.state.title = says[node.state] + (node.drained ? " Drained: it gets no new requests." : "") + (node.ejected ? " Slower than predicted: it gets probes alone." : "");
+  c.state.title = says[node.state] + (node.drained ? " Drained: it gets no new requests." : "") + (node.ejected ? " Slower than predicted: it gets probes alone." : "") + (node.refused ? " Refused: " + node.refused + "." : "");
   c.list.hidden = c.where.hidden = gone;
   if (gone) {
     say(c.more, "left at " + clock(node.at) + "; it comes back when it is started again");
