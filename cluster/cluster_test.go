@@ -187,7 +187,7 @@ func TestAnotherNodeIsAsked(t *testing.T) {
 		return nil, serve.Later(time.Second, "too much to do")
 	}
 	nodes[2].local.answer = func(ctx context.Context, _ *grebev1.RankRequest) (*grebev1.RankResponse, error) {
-		nodes[2].wire.grpc.Stop() // as if killed: connections break without an answer
+		go nodes[2].wire.grpc.Stop() // as if killed: connections break without an answer. It waits for calls such as this one
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
