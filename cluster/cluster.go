@@ -39,6 +39,7 @@ import (
 	"grebe/route"
 	"grebe/schedule"
 	"grebe/serve"
+	"grebe/serve/tracing"
 )
 
 // Config describes a member. Zero values mean the default.
@@ -76,6 +77,8 @@ type Local interface {
 	Score(context.Context, *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error)
 	Rerank(context.Context, *grebev1.RerankRequest) (*grebev1.RerankResponse, error)
 	Offer(model string) (serve.Offer, bool)
+	Tracer() *tracing.Tracer
+	Rescue(op string, err *error)
 }
 
 // Cluster is this process's membership.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,12 +22,14 @@ import (
 	"grebe/cluster/mtls/mtlstest"
 	"grebe/route"
 	"grebe/serve"
+	"grebe/serve/tracing"
 )
 
 // local answers with its name, or as answer says.
 type local struct {
 	name   string
 	asked  atomic.Int64
+	tracer *tracing.Tracer
 	answer func(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) // may be nil
 }
 
@@ -52,10 +55,46 @@ func (*local) Rerank(context.Context, *grebev1.RerankRequest) (*grebev1.RerankRe
 
 func (*local) Offer(string) (serve.Offer, bool) { return serve.Offer{Version: "v1"}, true }
 
+func (l *local) Tracer() *tracing.Tracer { return l.tracer }
+
+func (*local) Rescue(_ string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("panic: %v", p)
+	}
+}
+
 // testNode is a member of a test's cluster.
 type testNode struct {
 	*Cluster
-	local *local
+	local    *local
+	listener *listener
+}
+
+// listener remembers the connections that it accepted.
+type listener struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.conns = append(l.conns, c)
+	}
+	return c, err
+}
+
+// kill breaks all connections without a word, and lets none begin.
+func (l *listener) kill() {
+	l.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		c.Close()
+	}
 }
 
 // join starts a member.
@@ -67,10 +106,11 @@ func join(t *testing.T, s *coordtest.Server, name string, change func(*Config)) 
 // joinWith is join, and calls before with the member that is not started yet.
 func joinWith(t *testing.T, s *coordtest.Server, name string, change func(*Config), before func(*Cluster)) *testNode {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	l := &listener{Listener: ln}
 	cfg := Config{
 		Name: "test", Node: name, Listener: l, Peer: l.Addr().String(), API: "127.0.0.1:1", Coordinator: s.Open(), Routing: route.RoundRobin,
 		Models: []Model{{Name: "m", Group: "m", Numerics: "test"}}, Log: slog.New(slog.DiscardHandler),
@@ -84,7 +124,7 @@ func joinWith(t *testing.T, s *coordtest.Server, name string, change func(*Confi
 		t.Fatal(err)
 	}
 	before(c)
-	n := &testNode{c, &local{name: name}}
+	n := &testNode{c, &local{name: name}, l}
 	if err := c.Start(n.local); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +227,7 @@ func TestAnotherNodeIsAsked(t *testing.T) {
 		return nil, serve.Later(time.Second, "too much to do")
 	}
 	nodes[2].local.answer = func(ctx context.Context, _ *grebev1.RankRequest) (*grebev1.RankResponse, error) {
-		go nodes[2].wire.grpc.Stop() // as if killed: connections break without an answer. It waits for calls such as this one
+		nodes[2].listener.kill()
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -347,6 +387,63 @@ func TestStrangersAreRefused(t *testing.T) {
 		}
 		cancel()
 		conn.Close()
+	}
+}
+
+// A client that gives up ends the request on the node that has it.
+func TestCancelTravels(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	begun, ended := make(chan struct{}, 3), make(chan struct{}, 3)
+	for _, n := range nodes[1:] {
+		n.local.answer = func(ctx context.Context, _ *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+			begun <- struct{}{}
+			<-ctx.Done()
+			ended <- struct{}{}
+			return nil, ctx.Err()
+		}
+	}
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := nodes[0].rank(ctx)
+			done <- err
+		}()
+		select {
+		case err := <-done: // answered here
+			if err != nil {
+				t.Error(err)
+			}
+		case <-begun:
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("the caller gets %v", err)
+			}
+			select {
+			case <-ended:
+			case <-time.After(4 * time.Second): // before the deadline
+				t.Error("the node goes on with a request that nobody waits for")
+			}
+		}
+		cancel()
+	}
+}
+
+// A panic costs one request, which another node answers.
+func TestPanicIsContained(t *testing.T) {
+	t.Parallel()
+	nodes := three(t, nil)
+	for _, n := range nodes[1:] {
+		n.local.answer = func(context.Context, *grebev1.RankRequest) (*grebev1.RankResponse, error) { panic("test") }
+	}
+	for range 6 {
+		if _, err := nodes[0].rank(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if nodes[1].local.asked.Load() == 0 || nodes[2].local.asked.Load() == 0 {
+		t.Error("the nodes that panic were not asked")
 	}
 }
 

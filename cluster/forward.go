@@ -2,16 +2,9 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"strconv"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -19,27 +12,6 @@ import (
 	"grebe/cluster/member"
 	"grebe/serve"
 )
-
-// reconnect has a node that comes back used within about a second.
-var reconnect = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: time.Second},
-	MinConnectTimeout: time.Second,
-}
-
-// Headers of the answers to forwarded requests.
-const (
-	backlogHeader = "grebe-backlog-us" // of an answer: predicted time until the queue is empty
-	tookHeader    = "grebe-took-us"    // of an answer: time that the node took
-	errorHeader   = "grebe-error-bin"  // of an error: as JSON
-)
-
-// failure is an error as it travels.
-type failure struct {
-	Code    string `json:"code"`
-	Field   string `json:"field,omitempty"`
-	Problem string `json:"problem"`
-	AfterUs int64  `json:"after_us,omitempty"`
-}
 
 // Answer implements serve.Fleet.
 func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.Context) (proto.Message, error)) (proto.Message, error) {
@@ -158,114 +130,28 @@ func (c *Cluster) ask(ctx context.Context, f *fleet, p *pick, a *serve.Asked,
 	}
 	ctx, cancel := context.WithDeadline(ctx, a.Deadline)
 	defer cancel()
-	defer context.AfterFunc(p.silent, cancel)() // a node that says nothing any more is not waited for
-	var header, trailer metadata.MD
-	resp, err := send(ctx, n.client, a.Message, grpc.Header(&header), grpc.Trailer(&trailer))
+	defer context.AfterFunc(p.silent, func() { // a node that says nothing any more is not waited for
+		cancel()
+		n.calls.Drop()
+	})()
+	resp, reply, err := n.ask(ctx, a.Message)
 	took := time.Since(start)
 	if err == nil {
-		backlog, told := duration(header, backlogHeader)
-		own, _ := duration(header, tookHeader)
-		f.answered(p, took, took-own, backlog, told)
+		f.answered(p, took, took-reply.Took, reply.Backlog, reply.Backlog >= 0)
 		c.metrics.answered(p, took, nil)
 		return resp, nil
 	}
 	n.failed.Add(1)
-	err = c.failed(ctx, err, trailer, p.silent.Err() != nil)
-	if errors.Is(err, errGone) {
+	switch remote := (*serve.Error)(nil); {
+	case errors.As(err, &remote):
+	case p.silent.Err() == nil && ctx.Err() != nil:
+		err = ctx.Err()
+	default:
+		err = errGone
 		f.lost(p)
 	}
 	c.metrics.answered(p, took, err)
 	return nil, err
-}
-
-// failed returns the error of a forwarded request.
-func (c *Cluster) failed(ctx context.Context, err error, trailer metadata.MD, silent bool) error {
-	if v := trailer.Get(errorHeader); len(v) == 1 {
-		var f failure
-		if json.Unmarshal([]byte(v[0]), &f) == nil {
-			return serve.Restored(serve.Code(f.Code), f.Field, f.Problem, time.Duration(f.AfterUs)*time.Microsecond)
-		}
-	}
-	if silent {
-		return errGone
-	}
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case status.Code(err) == codes.DeadlineExceeded:
-		return context.DeadlineExceeded
-	}
-	return errGone
-}
-
-func duration(md metadata.MD, name string) (time.Duration, bool) {
-	v := md.Get(name)
-	if len(v) != 1 {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(v[0], 10, 64)
-	return time.Duration(n) * time.Microsecond, err == nil && n >= 0
-}
-
-// send forwards a request.
-func send(ctx context.Context, client grebev1.GrebeClient, m proto.Message, opts ...grpc.CallOption) (proto.Message, error) {
-	switch m := m.(type) {
-	case *grebev1.RankRequest:
-		return client.Rank(ctx, m, opts...)
-	case *grebev1.RecommendRequest:
-		return client.Recommend(ctx, m, opts...)
-	case *grebev1.ScoreRequest:
-		return client.Score(ctx, m, opts...)
-	case *grebev1.RerankRequest:
-		return client.Rerank(ctx, m, opts...)
-	}
-	return nil, errors.New("cluster: requests of this kind are not forwarded")
-}
-
-// incoming answers requests that other members forward.
-type incoming struct {
-	grebev1.UnimplementedGrebeServer
-	c *Cluster
-}
-
-func (i *incoming) Rank(ctx context.Context, r *grebev1.RankRequest) (*grebev1.RankResponse, error) {
-	return answer(ctx, i.c, r.Model, r, Local.Rank)
-}
-
-func (i *incoming) Recommend(ctx context.Context, r *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
-	return answer(ctx, i.c, r.Model, r, Local.Recommend)
-}
-
-func (i *incoming) Score(ctx context.Context, r *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
-	return answer(ctx, i.c, r.Model, r, Local.Score)
-}
-
-func (i *incoming) Rerank(ctx context.Context, r *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
-	return answer(ctx, i.c, r.Model, r, Local.Rerank)
-}
-
-// answer answers a forwarded request in this process.
-func answer[Q, R proto.Message](ctx context.Context, c *Cluster, model string, req Q,
-	local func(Local, context.Context, Q) (R, error)) (R, error) {
-	start := time.Now()
-	var none R
-	l := c.local.Load()
-	if l == nil || !c.computes() {
-		return none, status.Error(codes.Unavailable, "cluster: this process does not compute")
-	}
-	resp, err := local(*l, serve.Forwarded(serve.Arrived(ctx, start)), req)
-	if err != nil {
-		e := serve.AsError(err)
-		data, _ := json.Marshal(failure{e.Code(), e.Field(), e.Problem(), e.After().Microseconds()}) // always valid
-		_ = grpc.SetTrailer(ctx, metadata.Pairs(errorHeader, string(data)))                          // fails only if ctx is not gRPC's
-		return none, status.Error(codes.Unknown, e.Error())
-	}
-	md := metadata.Pairs(tookHeader, strconv.FormatInt(time.Since(start).Microseconds(), 10))
-	if o, ok := (*l).Offer(c.modelName(model)); ok && o.Cache != nil {
-		md.Set(backlogHeader, strconv.FormatInt(o.Cache.Backlog().Microseconds(), 10))
-	}
-	_ = grpc.SetHeader(ctx, md) // likewise
-	return resp, nil
 }
 
 // modelName returns the model that a request means.

@@ -5,15 +5,20 @@ import (
 
 	"google.golang.org/grpc"
 
-	grebev1 "grebe/api/grebe/v1"
+	"grebe/cluster/call"
 )
 
 // node is a member as this process reaches it.
 type node struct {
 	boot, peer     string
-	conn           *grpc.ClientConn
-	client         grebev1.GrebeClient
+	calls          *call.Client     // for requests of clients
+	conn           *grpc.ClientConn // for all else
 	routed, failed atomic.Int64
+}
+
+func (n *node) close() {
+	n.calls.Close()
+	n.conn.Close()
 }
 
 // node returns a member by its id and boot, or nil.
@@ -46,7 +51,7 @@ func (c *Cluster) followNodes() {
 			continue
 		}
 		if n != nil {
-			n.conn.Close()
+			n.close()
 		}
 		conn, err := c.wire.dial(m.ID, m.Peer)
 		if err != nil {
@@ -54,11 +59,11 @@ func (c *Cluster) followNodes() {
 			delete(c.known, m.ID)
 			continue
 		}
-		c.known[m.ID] = &node{boot: m.Boot, peer: m.Peer, conn: conn, client: grebev1.NewGrebeClient(conn)}
+		c.known[m.ID] = &node{boot: m.Boot, peer: m.Peer, conn: conn, calls: call.NewClient(c.wire.connects(m.ID, m.Peer))}
 	}
 	for id, n := range c.known {
 		if !there[id] {
-			n.conn.Close()
+			n.close()
 			delete(c.known, id)
 		}
 	}
@@ -76,7 +81,7 @@ func (c *Cluster) closeNodes() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, n := range c.known {
-		n.conn.Close()
+		n.close()
 		delete(c.known, id)
 	}
 }

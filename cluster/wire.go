@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -20,15 +21,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	clusterv1 "grebe/api/grebe/cluster/v1"
-	grebev1 "grebe/api/grebe/v1"
+	"grebe/cluster/call"
 	"grebe/cluster/feed"
 	feedwire "grebe/cluster/feed/wire"
 )
 
-// wire is how other members reach this process: one address for gRPC (feeds, forwarded requests, probes) and for blocks of KV.
+// wire is how other members reach this process: one address for gRPC (feeds, the catalog, probes), forwarded requests and blocks of KV.
 type wire struct {
 	c    *Cluster
 	grpc *grpc.Server
+	call *call.Server
 	run  sync.WaitGroup
 
 	mu     sync.Mutex
@@ -37,8 +39,14 @@ type wire struct {
 	closed bool
 }
 
-// maxMessage bounds a message between members: a forwarded request is as large as a client's.
-const maxMessage = 64 << 20
+// maxMessage bounds a message between members.
+const maxMessage = call.MaxMessage
+
+// reconnect has a node that comes back used within about a second.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: time.Second},
+	MinConnectTimeout: time.Second,
+}
 
 func newWire(c *Cluster) *wire {
 	w := &wire{c: c, feeds: map[string]*feedwire.Server{}, conns: map[net.Conn]struct{}{}}
@@ -49,7 +57,7 @@ func newWire(c *Cluster) *wire {
 	)
 	clusterv1.RegisterPeerServer(w.grpc, probes{c: c})
 	clusterv1.RegisterFeedServer(w.grpc, feeds{w: w})
-	grebev1.RegisterGrebeServer(w.grpc, &incoming{c: c})
+	w.call = call.NewServer(c.incoming)
 	return w
 }
 
@@ -99,7 +107,7 @@ func (w *wire) begin(conn net.Conn) bool {
 // preface begins every connection of gRPC.
 var preface = []byte("PRI ")
 
-// sort gives a connection to gRPC or to the blocks. With TLS, the other side has shown that it is a member by then.
+// sort gives a connection to gRPC, the requests or the blocks. With TLS, the other side has shown that it is a member by then.
 func (w *wire) sort(raw net.Conn, in, blocks *inbox) {
 	conn, err := w.greet(raw)
 	w.mu.Lock()
@@ -114,6 +122,11 @@ func (w *wire) sort(raw net.Conn, in, blocks *inbox) {
 		raw.Close()
 	case bytes.Equal(conn.first, preface):
 		in.add(conn)
+	case string(conn.first) == call.Preface:
+		conn.left = nil
+		if err := w.call.Serve(conn); err != nil {
+			w.c.cfg.Log.Debug("a connection for requests ended", "from", raw.RemoteAddr(), "error", err)
+		}
 	default:
 		blocks.add(conn)
 	}
@@ -170,6 +183,7 @@ func (w *wire) close() {
 	for _, f := range feeds {
 		f.Close()
 	}
+	w.call.Close(stopWithin)
 	late := time.AfterFunc(stopWithin, w.grpc.Stop)
 	w.grpc.GracefulStop()
 	late.Stop()
@@ -190,7 +204,23 @@ func (w *wire) dial(node, addr string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// options are those of every connection to a member.
+// connects returns how to connect to a member without gRPC.
+func (w *wire) connects(node, addr string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil || w.c.cfg.Identity == nil {
+			return raw, err
+		}
+		secured := tls.Client(raw, w.c.cfg.Identity.Client(node))
+		if err := secured.HandshakeContext(ctx); err != nil {
+			raw.Close()
+			return nil, err
+		}
+		return secured, nil
+	}
+}
+
+// options are those of every connection of gRPC to a member.
 func (w *wire) options(node string) []grpc.DialOption {
 	creds := insecure.NewCredentials()
 	if id := w.c.cfg.Identity; id != nil {

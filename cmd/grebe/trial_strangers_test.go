@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	clusterv1 "grebe/api/grebe/cluster/v1"
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/cluster/call"
 	"grebe/cluster/mtls"
 	"grebe/cluster/mtls/mtlstest"
 	"grebe/cluster/peer"
@@ -113,7 +115,7 @@ func approach(t *testing.T, m *member, secure *tls.Config) map[string]error {
 	out := map[string]error{}
 	_, out["probe"] = clusterv1.NewPeerClient(conn).Probe(ctx, &clusterv1.ProbeRequest{})
 	ranking := &grebev1.RankRequest{User: &grebev1.User{Id: "ana"}, Candidates: []*grebev1.Item{{Id: "i1"}, {Id: "i2"}}}
-	_, out["rank"] = grebev1.NewGrebeClient(conn).Rank(metadata.AppendToOutgoingContext(ctx, "grebe-hops", "1"), ranking)
+	out["rank"] = forward(ctx, m, secure, ranking)
 	out["feed"] = subscribe(metadata.AppendToOutgoingContext(ctx, "grebe-model", "demo"), conn)
 
 	o := peer.Options{Node: "n9"}
@@ -133,6 +135,22 @@ func approach(t *testing.T, m *member, secure *tls.Config) map[string]error {
 	}
 	out["fetch"] = err
 	return out
+}
+
+// forward asks as a member does that forwards a ranking.
+func forward(ctx context.Context, m *member, secure *tls.Config, ranking *grebev1.RankRequest) error {
+	c := call.NewClient(func(ctx context.Context) (net.Conn, error) {
+		if secure == nil {
+			return new(net.Dialer).DialContext(ctx, "tcp", m.peer)
+		}
+		return (&tls.Dialer{Config: secure.Clone()}).DialContext(ctx, "tcp", m.peer)
+	})
+	defer c.Close()
+	a, err := c.Ask(ctx, &call.Request{Op: 1}, ranking)
+	if err == nil && a.Failed {
+		err = errors.New(string(a.Body))
+	}
+	return err
 }
 
 // subscribe follows a feed until the first message.

@@ -78,6 +78,32 @@ func (t *Tracer) Begin(ctx context.Context, headers propagation.TextMapCarrier, 
 	}
 }
 
+// Parent returns the span that ctx is in, as W3C's headers traceparent and tracestate have it. Both are empty if there is none.
+func Parent(ctx context.Context) (parent, state string) {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return "", ""
+	}
+	headers := propagation.MapCarrier{}
+	propagator.Inject(ctx, headers)
+	return headers["traceparent"], headers["tracestate"]
+}
+
+// Continue begins the span of a request that another process forwarded, with what Parent returned there. The caller MUST call end,
+// with nil or with why the server failed.
+func (t *Tracer) Continue(ctx context.Context, parent, state, op string) (_ context.Context, end func(error)) {
+	if t == nil {
+		return ctx, func(error) {}
+	}
+	headers := propagation.MapCarrier{"traceparent": parent, "tracestate": state}
+	ctx, span := t.tracer.Start(propagator.Extract(ctx, headers), op, trace.WithSpanKind(trace.SpanKindServer))
+	return ctx, func(err error) {
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	}
+}
+
 // Named adds the request's id and model to its span.
 func Named(ctx context.Context, request, model string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {

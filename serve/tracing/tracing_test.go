@@ -97,6 +97,13 @@ func TestNoTracer(t *testing.T) {
 	}
 }
 
+// Without a span there is nothing to continue elsewhere.
+func TestNoParent(t *testing.T) {
+	if parent, state := Parent(t.Context()); parent != "" || state != "" {
+		t.Errorf("got %q and %q", parent, state)
+	}
+}
+
 // Spans reach a collector; one that is gone costs spans and no request.
 func TestCollector(t *testing.T) {
 	var mu sync.Mutex
