@@ -45,6 +45,7 @@ func (c *Catalog) writePart(ctx context.Context, w *writer) {
 				return
 			}
 			if !w.refused() {
+				c.seen(ctx, hook)
 				return
 			}
 		}
@@ -164,8 +165,14 @@ func (c *Catalog) Serve(ctx context.Context, request []byte) (reply []byte, err 
 			}
 		}
 	}
+	return w.reply(c.seen(ctx, c.log.outside())), nil
+}
+
+// seen waits for readers of other nodes: who writes here may read there. It returns the index that readers of this node see.
+func (c *Catalog) seen(ctx context.Context, hook Log) uint64 {
 	state, _ := c.LogState()
-	return w.reply(state.Shown), nil
+	hook.Seen(ctx, state.Shown)
+	return state.Shown
 }
 
 // Kinds of errors in a reply.

@@ -35,6 +35,8 @@ type Log interface {
 	Term() (uint64, error)
 	// Commit waits until a record is on the disks of all nodes that need it. After an error the outcome is unknown.
 	Commit(Mark) error
+	// Seen waits until readers of the other nodes in sync see a record, but not for long: a node that lags delays no writer.
+	Seen(ctx context.Context, index uint64)
 	// Forward has the leader carry out a request with Catalog.Serve, and returns its reply. A request that is repeatable may
 	// be sent again after an unknown outcome. It returns ErrLeads if this node leads.
 	Forward(ctx context.Context, request []byte, repeatable bool) (reply []byte, err error)

@@ -41,6 +41,8 @@ func (h *hook) Commit(m Mark) error {
 	return h.commits(m)
 }
 
+func (h *hook) Seen(context.Context, uint64) {}
+
 func (h *hook) Forward(ctx context.Context, request []byte, _ bool) ([]byte, error) {
 	if h.leader == nil {
 		return nil, ErrUnavailable

@@ -50,7 +50,7 @@ func newBlocks(c *Cluster) (*blocks, error) {
 	return b, err
 }
 
-// Read implements peer.Holder. Before Ready nothing is lent: see offered.
+// Read implements peer.Holder. Before Ready nothing is lent: its disk may have KV of users who were deleted.
 func (b *blocks) Read(ctx context.Context, s *peer.Space, w *peer.Want, out *peer.Block) peer.Status {
 	if !b.c.ready.Load() {
 		return peer.Miss

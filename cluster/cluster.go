@@ -96,6 +96,7 @@ type Cluster struct {
 	groups  []*fleet          // each once
 	stopped atomic.Bool       // this process stops: it is drained
 	ready   atomic.Bool
+	readied chan struct{} // closed when ready
 	closed  atomic.Bool
 
 	ctx    context.Context
@@ -132,7 +133,7 @@ func Open(cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
-		known: map[string]*node{}, refused: map[string]string{}, fleets: map[string]*fleet{}, opened: make(chan struct{}),
+		known: map[string]*node{}, refused: map[string]string{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), readied: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.metrics = newMetrics(c)
@@ -208,7 +209,9 @@ func (c *Cluster) Start(l Local) error {
 // Ready lets other members send requests here, and know and fetch the KV of this process. Before it, KV of users who were deleted
 // while this process was away MUST be gone.
 func (c *Cluster) Ready() {
-	c.ready.Store(true)
+	if !c.ready.Swap(true) {
+		close(c.readied)
+	}
 	c.announce()
 }
 

@@ -96,20 +96,11 @@ func (f *fleet) cache() *reuse.Cache {
 	return o.Cache
 }
 
-// offered returns the cache that others may know of, or nil. Before Ready there is none: its disk may have KV of users who were
-// deleted while this process was away.
-func (f *fleet) offered() *reuse.Cache {
-	if !f.c.ready.Load() {
-		return nil
-	}
-	return f.cache()
-}
-
 // The methods of feed.Books: those of the store that serves. A reload may replace it; the new one has another boot.
 
 // Position implements feed.Books.
 func (f *fleet) Position() (boot, seq uint64) {
-	if c := f.offered(); c != nil {
+	if c := f.cache(); c != nil {
 		return c.Store().Position()
 	}
 	return 1, 0
@@ -117,7 +108,7 @@ func (f *fleet) Position() (boot, seq uint64) {
 
 // Since implements feed.Books.
 func (f *fleet) Since(dst []residency.Event, boot, seq uint64, most int) ([]residency.Event, bool) {
-	if c := f.offered(); c != nil {
+	if c := f.cache(); c != nil {
 		return c.Store().Since(dst, boot, seq, most)
 	}
 	return dst, boot == 1 && seq == 0
@@ -125,7 +116,7 @@ func (f *fleet) Since(dst []residency.Event, boot, seq uint64, most int) ([]resi
 
 // Scan implements feed.Books.
 func (f *fleet) Scan(yield func(piece []residency.Event) bool) {
-	if c := f.offered(); c != nil {
+	if c := f.cache(); c != nil {
 		c.Store().Scan(yield)
 	}
 }

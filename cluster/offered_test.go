@@ -4,60 +4,74 @@ import (
 	"context"
 	"net"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	clusterv1 "grebe/api/grebe/cluster/v1"
 	"grebe/cluster/coord/coordtest"
 	"grebe/cluster/peer"
 	"grebe/compute"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/pool"
-	"grebe/reuse"
-	"grebe/serve"
 )
 
 // Before a process is ready, others neither know its KV nor can fetch it: it may be of users who were deleted.
 func TestNothingIsOfferedBeforeReady(t *testing.T) {
 	s := coordtest.NewServer()
 	t.Cleanup(s.Close)
+	other := join(t, s, "n1", nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Open(Config{Name: "test", Node: "n1", Listener: l, Peer: l.Addr().String(), Coordinator: s.Open(),
+	c, err := Open(Config{Name: "test", Node: "n2", Listener: l, Peer: l.Addr().String(), Coordinator: s.Open(),
 		Models: []Model{{Name: "m", Group: "m", Numerics: "test"}}, Users: 64, Items: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	var answers Local = &offering{cache: &reuse.Cache{}}
-	c.local.Store(&answers)
 	space := peer.Space{Model: "m", Numerics: "test", Format: "f"}
-	c.blocks.holder.Add(space, storeOf(t, plan.Key{1}))
+	defer c.blocks.holder.Add(space, storeOf(t, plan.Key{1}))()
+	if err := c.Start(&local{name: "n2"}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return len(other.Status().Nodes) == 2 })
 
 	read := func() peer.Status {
 		var b peer.Block
-		status := c.blocks.Read(context.Background(), &space, &peer.Want{Key: plan.Key{1}}, &b)
-		if status == peer.Hit {
+		got := c.blocks.Read(t.Context(), &space, &peer.Want{Key: plan.Key{1}}, &b)
+		if got == peer.Hit {
 			c.blocks.Release(&b)
 		}
-		return status
+		return got
 	}
-	if got := read(); c.groups[0].offered() != nil || got != peer.Miss {
-		t.Errorf("before Ready a cache is offered, or a block is lent: %v", got)
+	client, err := c.wire.dial("n2", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.ready.Store(true)
-	if got := read(); c.groups[0].offered() == nil || got != peer.Hit {
-		t.Errorf("after Ready no cache is offered, or no block is lent: %v", got)
+	defer client.Close()
+	early, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), modelHeader, "m"), 200*time.Millisecond)
+	defer cancel()
+	stream, err := clusterv1.NewFeedClient(client).Subscribe(early)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("before Ready the feed answers: %v", err)
+	}
+	if got := read(); got != peer.Miss {
+		t.Errorf("before Ready a block is lent: %v", got)
+	}
+	c.Ready()
+	other.waitKnown(t, 2)
+	if got := read(); got != peer.Hit {
+		t.Errorf("after Ready no block is lent: %v", got)
 	}
 }
-
-// offering has a cache.
-type offering struct {
-	local
-	cache *reuse.Cache
-}
-
-func (o *offering) Offer(string) (serve.Offer, bool) { return serve.Offer{Cache: o.cache}, true }
 
 // storeOf returns a store with KV of an item.
 func storeOf(t *testing.T, key plan.Key) *kv.Store {

@@ -12,6 +12,11 @@ const pollSelf = 20 * time.Millisecond
 
 // followSelf follows this process's own books, as the feed of another node is followed, but without a socket.
 func (f *fleet) followSelf(ctx context.Context, s *slot, secret *feed.Secret) {
+	select { // others do not know of its KV before, either
+	case <-f.c.readied:
+	case <-ctx.Done():
+		return
+	}
 	session := feed.NewPublisher(s.id, *secret, f, f.load).Session()
 	defer session.Close()
 	follower := feed.NewFollower(feed.FollowerConfig{Node: s.number, ID: s.id, Secret: *secret, Sink: f.router})

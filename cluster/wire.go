@@ -254,6 +254,13 @@ func (f feeds) Subscribe(stream clusterv1.Feed_SubscribeServer) error {
 	if len(name) != 1 {
 		return status.Error(codes.InvalidArgument, "feed: the model is missing")
 	}
+	select { // its disk may have KV of users who were deleted while this process was away
+	case <-f.w.c.readied:
+	case <-f.w.c.ctx.Done():
+		return status.Error(codes.Unavailable, "feed: this process stops")
+	case <-stream.Context().Done():
+		return status.FromContextError(stream.Context().Err()).Err()
+	}
 	f.w.mu.Lock()
 	s := f.w.feeds[name[0]]
 	f.w.mu.Unlock()

@@ -101,6 +101,7 @@ type session struct {
 	silent  *time.Timer // ends the stream if the leader says nothing
 	target  uint64      // index that was committed when the leader first answered
 	reached bool
+	told    uint64 // index that readers of this node see, as the leader was told
 }
 
 // receive returns the next message.
@@ -139,6 +140,12 @@ func (s *session) take(m *clusterv1.PullResponse) error {
 	}
 	if err := c.Show(s.ctx, m.Committed); err != nil {
 		return err
+	}
+	if state, _ = c.LogState(); state.Shown > s.told {
+		if err := s.stream.Send(&clusterv1.PullRequest{Shown: state.Shown}); err != nil {
+			return err
+		}
+		s.told = state.Shown
 	}
 	return s.caughtUp(m.Committed)
 }

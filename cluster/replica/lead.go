@@ -43,6 +43,7 @@ type follower struct {
 	stream *pull     // the last one: it alone says what is stored
 	pulled bool      // it has pulled in this term
 	stored uint64    // index of its last record on disk, as far as it said
+	shown  uint64    // index of the last record that its readers see, as far as it said
 	goal   uint64    // the index that it has to reach next
 	since  time.Time // when goal was set
 }
@@ -466,4 +467,46 @@ func (n *Node) Commit(m catalog.Mark) error {
 			return errors.New("no other node has stored it in time")
 		}
 	}
+}
+
+// seenWithin bounds the time in which a write waits for readers of other nodes.
+const seenWithin = 250 * time.Millisecond
+
+// Seen implements catalog.Log.
+func (n *Node) Seen(ctx context.Context, index uint64) {
+	n.mu.Lock()
+	l := n.leading
+	n.mu.Unlock()
+	if l == nil {
+		return
+	}
+	patience := time.NewTimer(seenWithin)
+	defer patience.Stop()
+	for {
+		l.mu.Lock()
+		seen, changed := l.seen(index), l.changed
+		l.mu.Unlock()
+		if seen {
+			return
+		}
+		select {
+		case <-changed:
+		case <-patience.C:
+			return
+		case <-l.ctx.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// seen reports whether readers of all nodes in the set see a record, as far as these nodes say. The caller has the lock.
+func (l *leading) seen(index uint64) bool {
+	for _, m := range l.set.Members {
+		if f := l.followers[m]; f != nil && f.pulls > 0 && f.shown > 0 && f.shown < index {
+			return false
+		}
+	}
+	return true
 }

@@ -2,7 +2,8 @@
 //
 // One node leads, for a term of package leader. It makes each round of writes one record of its log (package catalog). The
 // other nodes pull the log and apply it. A write may enter at any node, which forwards it to the leader and answers when its
-// own readers see the result.
+// own readers see the result. The leader answers when readers of all nodes in sync see it, unless one takes longer than
+// seenWithin.
 //
 // The in-sync set is a fenced object under catalog/insync. The rules, and why no acknowledged write is lost:
 //   - A record is committed when all members of the set have it on disk, and at least one of them is not the leader. In a

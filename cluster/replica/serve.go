@@ -131,7 +131,7 @@ func (n *Node) Pull(stream clusterv1.Replica_PullServer) error {
 			if err != nil {
 				return
 			}
-			p.stored(m.Stored)
+			p.heard(m)
 		}
 	}()
 	if !ok {
@@ -168,16 +168,16 @@ func (p *pull) join(stored uint64) (leave func()) {
 			p.l.followers[p.node] = f
 		}
 		f.pulls++
-		f.pulled, f.stream, f.stored = true, p, stored
+		f.pulled, f.stream, f.stored, f.shown = true, p, stored, 0
 	})
 	return func() { p.l.change(func() { p.l.followers[p.node].pulls-- }) }
 }
 
-// stored notes what a follower has on disk.
-func (p *pull) stored(index uint64) {
+// heard notes what a follower has on disk, and what its readers see.
+func (p *pull) heard(m *clusterv1.PullRequest) {
 	p.l.change(func() {
 		if f := p.l.followers[p.node]; f.stream == p {
-			f.stored = max(f.stored, index)
+			f.stored, f.shown = max(f.stored, m.Stored), max(f.shown, m.Shown)
 		}
 	})
 }

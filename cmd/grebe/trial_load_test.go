@@ -35,6 +35,11 @@ type reply struct {
 		Prompt int `json:"prompt_tokens"`
 		Cached int `json:"cached_tokens"`
 	}
+	Parts []struct { // of the prompt; when explain was asked for
+		Kind   string
+		Cached int
+		Source string
+	}
 }
 
 // trialClient is what all requests are sent with.

@@ -217,6 +217,7 @@ type PullRequest struct {
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // the follower; of the first request
 	Place         *LogPlace              `protobuf:"bytes,2,opt,name=place,proto3" json:"place,omitempty"`    // of the first request
 	Stored        uint64                 `protobuf:"varint,3,opt,name=stored,proto3" json:"stored,omitempty"` // index of the last record on the follower's disk
+	Shown         uint64                 `protobuf:"varint,4,opt,name=shown,proto3" json:"shown,omitempty"`   // index of the last record that its readers see; 0: as before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -268,6 +269,13 @@ func (x *PullRequest) GetPlace() *LogPlace {
 func (x *PullRequest) GetStored() uint64 {
 	if x != nil {
 		return x.Stored
+	}
+	return 0
+}
+
+func (x *PullRequest) GetShown() uint64 {
+	if x != nil {
+		return x.Shown
 	}
 	return 0
 }
@@ -520,11 +528,12 @@ const file_grebe_cluster_v1_replica_proto_rawDesc = "" +
 	"\tLogRecord\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"k\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\x81\x01\n" +
 	"\vPullRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x120\n" +
 	"\x05place\x18\x02 \x01(\v2\x1a.grebe.cluster.v1.LogPlaceR\x05place\x12\x16\n" +
-	"\x06stored\x18\x03 \x01(\x04R\x06stored\"\xe1\x01\n" +
+	"\x06stored\x18\x03 \x01(\x04R\x06stored\x12\x14\n" +
+	"\x05shown\x18\x04 \x01(\x04R\x05shown\"\xe1\x01\n" +
 	"\fPullResponse\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1c\n" +
 	"\tcommitted\x18\x02 \x01(\x04R\tcommitted\x125\n" +
