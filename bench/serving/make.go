@@ -1,0 +1,128 @@
+package serving
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"grebe/compute"
+	"grebe/model/modeltest"
+)
+
+// shapes are the models that Make writes. Their vocabularies have what prompts and codes need and no more: its size
+// changes nothing of a search.
+var shapes = map[string]modeltest.Spec{
+	"tiny":       {Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 128},
+	"qwen3-0.6b": {Architecture: modeltest.Qwen3, Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 3072},
+	"qwen3-1.7b": {Architecture: modeltest.Qwen3, Hidden: 2048, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 6144},
+}
+
+// Files describe what Make writes. Zero means the default.
+type Files struct {
+	Shape string // qwen3-0.6b
+	Items int    // with three random codes each; 1,000,000
+	Codes int    // of a level; 512
+	Users int    // with 500 to 1,500 random tokens each; 2,000
+	// Memory is the device's for KV, as models[].device_memory has it; 20GiB: with the other defaults two thirds of the
+	// tokens of prompts are cached.
+	Memory string
+	Seed   uint64
+}
+
+const (
+	levels   = 3
+	plain    = 4096 // tokens that are no codes
+	shortest = 500
+	longest  = 1500
+)
+
+func (f *Files) prepare() error {
+	if f.Shape == "" {
+		f.Shape = "qwen3-0.6b"
+	}
+	if f.Memory == "" {
+		f.Memory = "20GiB"
+	}
+	set(&f.Items, 1_000_000)
+	set(&f.Codes, 512)
+	set(&f.Users, 2000)
+	set(&f.Seed, 1)
+	if _, ok := shapes[f.Shape]; !ok {
+		return fmt.Errorf("serving: no model %q: want one of %v", f.Shape, slices.Sorted(maps.Keys(shapes)))
+	}
+	return nil
+}
+
+// Make writes a checkpoint, items, users and grebe.yaml to a folder, and returns the name of the last.
+func Make(dir string, f Files) (string, error) {
+	if err := f.prepare(); err != nil {
+		return "", err
+	}
+	spec := shapes[f.Shape]
+	spec.Vocab, spec.MaxPositions, spec.Tied, spec.DType, spec.Seed = plain+levels*f.Codes, 4096, true, compute.BF16, f.Seed
+	if err := modeltest.Write(filepath.Join(dir, f.Shape), spec); err != nil {
+		return "", err
+	}
+	r := rand.New(rand.NewPCG(f.Seed, 25))
+	err := lines(filepath.Join(dir, "items.ndjson"), f.Items, func(i int) any {
+		codes := make([]int, levels)
+		for l := range codes {
+			codes[l] = r.IntN(f.Codes)
+		}
+		return map[string]any{"id": fmt.Sprint("i", i), "codes": codes}
+	})
+	if err != nil {
+		return "", err
+	}
+	err = lines(filepath.Join(dir, "users.ndjson"), f.Users, func(i int) any {
+		tokens := make([]int, shortest+r.IntN(longest-shortest+1))
+		for t := range tokens {
+			tokens[t] = r.IntN(plain)
+		}
+		return map[string]any{"id": userID(i), "tokens": tokens}
+	})
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, "grebe.yaml")
+	return name, os.WriteFile(name, f.config(), 0o600)
+}
+
+// lines writes n values, one a line.
+func lines(name string, n int, value func(i int) any) (err error) {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	w := bufio.NewWriterSize(file, 1<<20)
+	enc := json.NewEncoder(w)
+	for i := range n {
+		if err := enc.Encode(value(i)); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}
+
+// config is grebe.yaml.
+func (f *Files) config() []byte {
+	b := fmt.Appendf(nil, `models:
+  - name: %[1]s
+    path: ./%[1]s
+    prompt: {generate_instruction: {tokens: [1, 2, 3]}}
+    codes: {first_token: [%[2]d, %[3]d, %[4]d], size: [%[5]d, %[5]d, %[5]d]}
+    device_memory: %[6]s
+`, f.Shape, plain, plain+f.Codes, plain+2*f.Codes, f.Codes, f.Memory)
+	return append(b, `limits: {in_flight: 4096}
+engine: {queue: 4096, max_tokens: 16384}
+cache: {ahead: "off", host_memory: 64MiB}
+catalog: {items: items.ndjson, users: users.ndjson, versions: 1}
+`...)
+}

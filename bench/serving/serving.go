@@ -1,0 +1,241 @@
+// Package serving measures a running server under load over HTTP: recommendations for users who come back, in an open
+// loop of Poisson arrivals or in a closed loop of clients. Make writes a server's files for such a load: a model of
+// random weights, items with semantic IDs, and users.
+//
+// A rate is sustained if at least 99 % of all requests that were due are answered within the SLO of their intended
+// arrival. Refused requests count as misses.
+package serving
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"grebe/bench/load"
+	"grebe/workload"
+)
+
+// Options describe a load. Zero means the default.
+type Options struct {
+	URL   string  // of the server
+	Model string  // that is asked; the server's only one
+	Users int     // with the ids u0, u1, …; 2,000
+	Zipf  float64 // exponent of the law that users are drawn by; 1.05
+	Width int     // beams; 128
+	N     int     // items of an answer; 10
+
+	Rates   []float64     // of open loops, per second
+	Clients []int         // of closed loops
+	Length  time.Duration // of a loop; 20 s
+	Warmup  time.Duration // ahead of each loop, with the same load; 2 s
+	SLO     time.Duration // 200 ms
+	// Deadline is sent with each request; the SLO in open loops, and a minute in closed ones, whose requests wait for
+	// each other.
+	Deadline time.Duration
+	Seed     uint64
+	Loops    func(*Loop) // is told of each loop that has ended; may be nil
+}
+
+// Loop is the result of one loop.
+type Loop struct {
+	load.Result
+	Clients   int     `json:"clients,omitempty"` // 0: an open loop
+	Width     int     `json:"width"`
+	Sustained bool    `json:"sustained"`       // in an open loop; see the package comment
+	Within    float64 `json:"within"`          // share of all requests that were answered within the SLO
+	Computed  float64 `json:"computed_tokens"` // of the prompt, per answer
+	Cached    float64 `json:"cached_tokens"`   // of the prompt, per answer
+}
+
+func (o *Options) prepare() error {
+	if o.URL == "" {
+		return errors.New("serving: no server is named")
+	}
+	if len(o.Rates) == 0 && len(o.Clients) == 0 {
+		return errors.New("serving: neither rates nor clients are given")
+	}
+	set(&o.Users, 2000)
+	set(&o.Zipf, 1.05)
+	set(&o.Width, 128)
+	set(&o.N, 10)
+	set(&o.Length, 20*time.Second)
+	set(&o.Warmup, 2*time.Second)
+	set(&o.SLO, 200*time.Millisecond)
+	set(&o.Seed, 1)
+	return nil
+}
+
+func set[T int | uint64 | float64 | time.Duration](to *T, v T) {
+	if *to == 0 {
+		*to = v
+	}
+}
+
+// Run runs the open loops and then the closed ones.
+func Run(ctx context.Context, o Options) ([]Loop, error) {
+	if err := o.prepare(); err != nil {
+		return nil, err
+	}
+	c := newClient(&o)
+	defer c.http.CloseIdleConnections()
+	var out []Loop
+	first := 0
+	add := func(r load.Result, clients int, err error) error {
+		if err != nil {
+			return err
+		}
+		first = r.Next
+		l := c.loop(r, clients)
+		out = append(out, l)
+		if o.Loops != nil {
+			o.Loops(&l)
+		}
+		return nil
+	}
+	for i, rate := range o.Rates {
+		lo := o.run(fmt.Sprintf("%.4g/s", rate), o.SLO, first)
+		lo.Arrivals = workload.Poisson(rate, o.Seed+uint64(i))
+		r, err := load.Open(ctx, lo, c.asking(o.deadline(o.SLO)))
+		if err := add(r, 0, err); err != nil {
+			return out, err
+		}
+	}
+	for _, n := range o.Clients {
+		lo := o.run(fmt.Sprintf("%d clients", n), o.SLO, first)
+		lo.Workers = n
+		r, err := load.Closed(ctx, lo, c.asking(o.deadline(time.Minute)))
+		if err := add(r, n, err); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// run is what open and closed loops have in common.
+func (o *Options) run(name string, slo time.Duration, first int) load.Options {
+	return load.Options{Name: name, Duration: o.Length, Warmup: o.Warmup, First: first, SLO: slo, InFlight: 4096, Classify: classOf}
+}
+
+func (o *Options) deadline(usual time.Duration) time.Duration {
+	if o.Deadline > 0 {
+		return o.Deadline
+	}
+	return usual
+}
+
+// client asks for recommendations.
+type client struct {
+	o     *Options
+	http  http.Client
+	users *workload.Zipf
+
+	mu               sync.Mutex
+	answers          int
+	computed, cached int
+}
+
+func newClient(o *Options) *client {
+	c := &client{o: o, users: workload.NewZipf(o.Users, 1, o.Zipf)}
+	c.http.Transport = &http.Transport{MaxIdleConns: 8192, MaxIdleConnsPerHost: 8192, DisableCompression: true}
+	return c
+}
+
+// asking returns a load.Do whose request i asks for the same whenever it is sent.
+func (c *client) asking(deadline time.Duration) load.Do {
+	return func(ctx context.Context, i int) error { return c.ask(ctx, i, deadline) }
+}
+
+// body is request i.
+func (c *client) body(i int, deadline time.Duration) []byte {
+	r := rand.New(rand.NewPCG(c.o.Seed, uint64(i)+1<<32))
+	model := ""
+	if c.o.Model != "" {
+		model = fmt.Sprintf(`"model":%q,`, c.o.Model)
+	}
+	return fmt.Appendf(nil, `{%s"user":{"id":%q},"n":%d,"beam_width":%d,"deadline_ms":%d}`, model, userID(c.users.Draw(r)), c.o.N, c.o.Width,
+		deadline.Milliseconds())
+}
+
+func (c *client) ask(ctx context.Context, i int, deadline time.Duration) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+"/v1/recommend", bytes.NewReader(c.body(i, deadline)))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return &refused{resp.StatusCode, text}
+	}
+	return c.account(text)
+}
+
+// account reads an answer.
+func (c *client) account(text []byte) error {
+	var answer struct {
+		Results []struct{} `json:"results"`
+		Usage   struct {
+			Prompt int `json:"prompt_tokens"`
+			Cached int `json:"cached_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return fmt.Errorf("serving: read an answer: %w", err)
+	}
+	if len(answer.Results) == 0 {
+		return errors.New("serving: an answer without items")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers++
+	c.cached += answer.Usage.Cached
+	c.computed += answer.Usage.Prompt - answer.Usage.Cached
+	return nil
+}
+
+// loop returns what a loop did, and begins anew. Tokens are those of its warm-up, too.
+func (c *client) loop(r load.Result, clients int) Loop {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := float64(max(c.answers, 1))
+	l := Loop{Result: r, Clients: clients, Width: c.o.Width, Computed: float64(c.computed) / n, Cached: float64(c.cached) / n,
+		Within: float64(r.Good) / float64(max(r.Requests, 1)), Sustained: clients == 0 && r.KeepsSLO()}
+	c.answers, c.computed, c.cached = 0, 0, 0
+	return l
+}
+
+// refused is an answer that is not 200.
+type refused struct {
+	status int
+	text   []byte
+}
+
+func (e *refused) Error() string { return fmt.Sprintf("serving: status %d: %s", e.status, e.text) }
+
+// classOf names errors by their status.
+func classOf(err error) string {
+	var r *refused
+	switch {
+	case errors.As(err, &r):
+		return fmt.Sprint(r.status)
+	case errors.Is(err, context.DeadlineExceeded):
+		return load.Timeout
+	}
+	return load.Failed
+}
+
+func userID(n int) string { return fmt.Sprint("u", n) }
