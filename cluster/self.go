@@ -44,8 +44,9 @@ func (f *fleet) followSelf(ctx context.Context, s *slot, secret *feed.Secret) {
 			follower.Connected(f.c.now())
 			f.mu.Unlock()
 		}
-		if wait = feed.Beat / 2; moved {
-			wait = pollSelf
+		now := f.c.now()
+		if wait = feed.NextBeat(now) - now; moved {
+			wait = min(wait, pollSelf)
 		}
 	}
 }

@@ -166,7 +166,7 @@ func (w *wire) open(s *feed.Secret) {
 		return
 	}
 	for _, f := range w.c.groups {
-		w.feeds[f.model.Name] = feedwire.NewServer(feedwire.ServerConfig{Publisher: feed.NewPublisher(w.c.cfg.Node, *s, f, f.load)})
+		w.feeds[f.model.Name] = feedwire.NewServer(feedwire.ServerConfig{Publisher: feed.NewPublisher(w.c.cfg.Node, *s, f, f.load), Clock: w.c.now})
 	}
 }
 

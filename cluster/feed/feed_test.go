@@ -206,3 +206,45 @@ func TestLostNodesReturn(t *testing.T) {
 		t.Error("a node that is not followed is known")
 	}
 }
+
+// Followers that subscribe at different moments get their heartbeats at the same ones, the first at once and none later than a Beat after
+// the one before.
+func TestHeartbeatsComeTogether(t *testing.T) {
+	for _, after := range []time.Duration{0, 1, 37 * time.Millisecond, Beat - 1, Beat, 3*Beat + 1} {
+		p := newPair(t, 8, 64)
+		p.now += after
+		began := p.now
+		var beats []time.Duration
+		for range 2000 { // half a millisecond each
+			if a := p.follower.Ask(p.now); a != nil {
+				if err := p.session.Hear(a, p.now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for {
+				m, err := p.session.Next(p.now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m == nil {
+					break
+				}
+				if err := p.follower.Take(m, p.now); err != nil {
+					t.Fatal(err)
+				}
+				if m.Heartbeat != nil {
+					beats = append(beats, p.now)
+				}
+			}
+			p.now = min(p.now+Beat/200, max(p.now+1, p.session.Wake()))
+		}
+		if len(beats) < 9 || beats[0] != began {
+			t.Fatalf("after %v: %d heartbeats, the first %v late", after, len(beats), beats[0]-began)
+		}
+		for i, at := range beats[1:] {
+			if at-beats[i] > Beat || at%Beat != 0 {
+				t.Errorf("after %v: heartbeat %d comes at %v, %v after the one before", after, i+1, at, at-beats[i])
+			}
+		}
+	}
+}

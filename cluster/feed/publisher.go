@@ -106,6 +106,10 @@ func (s *Session) subscribe(sub *clusterv1.Subscribe, now time.Duration) error {
 	return nil
 }
 
+// NextBeat returns when heartbeats are due that follow those of a time. All sessions of a process send them at the same moments, so that
+// an idle process wakes up for all at once.
+func NextBeat(now time.Duration) time.Duration { return (now/Beat + 1) * Beat }
+
 // Wake returns when the next heartbeat is due.
 func (s *Session) Wake() time.Duration { return s.beat }
 
@@ -127,9 +131,7 @@ func (s *Session) Next(now time.Duration) (*clusterv1.Message, error) {
 		m.Hello = &clusterv1.Hello{Protocol: s.speak, Check: s.secret.check()}
 		return m, nil
 	case now >= s.beat:
-		if s.beat += Beat; s.beat <= now {
-			s.beat = now + Beat
-		}
+		s.beat = NextBeat(now)
 		m.Heartbeat = s.heartbeat(seq, now)
 		return m, nil
 	case s.scan != nil:

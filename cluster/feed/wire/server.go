@@ -17,13 +17,18 @@ import (
 // ServerConfig describes a server.
 type ServerConfig struct {
 	Publisher  *feed.Publisher
-	Poll       time.Duration // between two looks at a feed that had events in the last second; default 20 ms, else with heartbeats
-	Stall      time.Duration // a follower that takes no message for so long is cut off; default 1 s
-	AuditEvery time.Duration // default feed.AuditEvery
-	AuditSpan  time.Duration // least time between two audits that followers ask for; default 1 s
+	Clock      func() time.Duration // of all feeds of the process, which send heartbeats together; default: since NewServer
+	Poll       time.Duration        // between two looks at a feed that had events in the last second; default 20 ms, else with heartbeats
+	Stall      time.Duration        // a follower that takes no message for so long is cut off; default 1 s
+	AuditEvery time.Duration        // default feed.AuditEvery
+	AuditSpan  time.Duration        // least time between two audits that followers ask for; default 1 s
 }
 
 func (c *ServerConfig) defaults() {
+	if c.Clock == nil {
+		start := time.Now()
+		c.Clock = func() time.Duration { return time.Since(start) }
+	}
 	for _, d := range []struct {
 		value *time.Duration
 		to    time.Duration
@@ -43,7 +48,6 @@ const (
 type Server struct {
 	clusterv1.UnimplementedFeedServer
 	config  ServerConfig
-	start   time.Time
 	context context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -65,7 +69,7 @@ type follower struct {
 // NewServer returns a server, which adds up the books now and then.
 func NewServer(c ServerConfig) *Server {
 	c.defaults()
-	s := &Server{config: c, start: time.Now(), followers: map[*follower]bool{}, demand: make(chan struct{}, 1)}
+	s := &Server{config: c, followers: map[*follower]bool{}, demand: make(chan struct{}, 1)}
 	s.context, s.cancel = context.WithCancel(context.Background())
 	s.running.Go(s.audit)
 	return s
@@ -80,7 +84,7 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-func (s *Server) now() time.Duration { return time.Since(s.start) }
+func (s *Server) now() time.Duration { return s.config.Clock() }
 
 // errClosing ends subscriptions when the server is closed.
 var errClosing = status.Error(codes.Unavailable, "feed: the node is closing")
