@@ -8,6 +8,9 @@
 // A full pass starts with the server, with a new checkpoint, after many items changed, when memory became free, and on
 // request. When the list of the hottest items changes, a short pass computes only these.
 //
+// In a cluster the nodes divide the catalog (Options.Share), so that each item is computed once. The hottest items are
+// computed wherever they are hot (BAT-4): short passes do not look at the division.
+//
 // A step holds its checkpoint. Nothing is held between steps, so a pass never delays a reload.
 package ahead
 
@@ -58,7 +61,24 @@ type Options struct {
 	Catalog *catalog.Catalog
 	Hot     func() []Hot // items that requests named, the most named first
 	Off     bool         // make passes only when someone asks
-	Log     *slog.Logger
+	// Share returns the part of the catalog that this process computes, where several divide it; nil: it computes all.
+	Share func(model string) Share
+	Log   *slog.Logger
+}
+
+// Share is a part of a catalog. The zero value is all of it.
+type Share struct {
+	Epoch uint64               // of the division; another one starts a full pass
+	Mine  func(id string) bool // reports whether an item belongs to the part; nil: all do
+	Wait  bool                 // the part is not known yet: passes wait
+}
+
+// share returns the part of a model.
+func (o *Options) share(model string) Share {
+	if o.Share == nil {
+		return Share{}
+	}
+	return o.Share(model)
 }
 
 // Indexer makes the passes of all models. It is safe for concurrent use.
@@ -136,9 +156,10 @@ func (s State) Running() bool { return s == Waiting || s == Computing }
 type Progress struct {
 	Model    string  `json:"model"`
 	State    State   `json:"state"`
-	Items    int     `json:"items"`              // of the catalog
+	Items    int     `json:"items"`              // of the catalog, or of this process's part of it
 	Left     int     `json:"left"`               // items that were not looked at
 	Computed int     `json:"computed"`           // items; the others were cached, or have no tokens for the model
+	Fetched  int     `json:"fetched,omitempty"`  // items that came from other nodes
 	TooLong  int     `json:"too_long,omitempty"` // items that the model, or the memory, has no room for
 	Failed   int     `json:"failed,omitempty"`   // items that an error left out; the log says which error
 	Tokens   int     `json:"tokens"`             // of the computed items
@@ -167,6 +188,7 @@ type model struct {
 	// The inputs and the end of the last full pass. Only run uses them.
 	cache *reuse.Cache
 	seen  int64 // changes of items
+	epoch uint64
 	hot   []Hot
 	ended time.Time
 	took  time.Duration
@@ -234,11 +256,11 @@ func (m *model) run(ctx context.Context) {
 	for {
 		switch m.due(asked) {
 		case fullPass:
+			asked = false
 			m.full(ctx)
 		case hotPass:
 			m.hottest(ctx)
 		}
-		asked = false
 		select {
 		case <-ctx.Done():
 			return

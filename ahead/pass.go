@@ -11,10 +11,13 @@ import (
 
 // due returns the pass to make now.
 func (m *model) due(asked bool) pass {
-	if asked {
+	share := m.opt.share(m.name)
+	switch {
+	case share.Wait: // also one that was asked for
+		return noPass
+	case asked:
 		return fullPass
-	}
-	if m.opt.Off {
+	case m.opt.Off:
 		return noPass
 	}
 	c, release := m.take()
@@ -25,7 +28,7 @@ func (m *model) due(asked bool) pass {
 	last, since := m.progress().State, time.Since(m.ended)
 	rested := since >= restFor*m.took
 	switch {
-	case c.Cache != m.cache:
+	case c.Cache != m.cache || share.Epoch != m.epoch:
 		return fullPass
 	case last == Failed:
 		if since >= retryAfter {
@@ -60,9 +63,10 @@ func (m *model) full(ctx context.Context) {
 		m.set(func(p *Progress) { *p = Progress{Model: m.name, State: Idle} })
 		return
 	}
-	m.cache, m.seen, m.hot = c.Cache, m.changes.Load(), m.hottestNow()
+	share := m.opt.share(m.name)
+	m.cache, m.seen, m.hot, m.epoch = c.Cache, m.changes.Load(), m.hottestNow(), share.Epoch
 	m.set(func(p *Progress) { *p = Progress{Model: m.name, State: Computing, began: began} })
-	list, err := m.list(ctx, c.Cache)
+	list, err := m.list(ctx, c.Cache, share.Mine)
 	if err == nil {
 		m.set(func(p *Progress) { p.Items, p.Left = len(list.IDs), len(list.IDs) })
 		err = m.goOver(ctx, &c, list, m.tell())
@@ -84,8 +88,8 @@ func (m *model) full(ctx context.Context) {
 	})
 	if p := m.progress(); err != nil {
 		m.opt.Log.Warn("items were not computed ahead", "model", m.name, "error", err, "left", p.Left)
-	} else if p.Computed > 0 {
-		m.opt.Log.Info("items computed ahead", "model", m.name, "state", p.State, "computed", p.Computed, "tokens", p.Tokens,
+	} else if p.Computed+p.Fetched > 0 {
+		m.opt.Log.Info("items computed ahead", "model", m.name, "state", p.State, "computed", p.Computed, "fetched", p.Fetched, "tokens", p.Tokens,
 			"items", p.Items, "left", p.Left, "too_long", p.TooLong, "failed", p.Failed, "seconds", p.Seconds)
 	}
 }
@@ -115,16 +119,19 @@ const (
 	countedAtOnce = 4096
 )
 
-// list returns the items of the catalog with their heat. It works in idle time.
-func (m *model) list(ctx context.Context, cache *reuse.Cache) (list reuse.Listed, err error) {
+// list returns the items of the catalog that are mine, with their heat. It works in idle time.
+func (m *model) list(ctx context.Context, cache *reuse.Cache, mine func(id string) bool) (list reuse.Listed, err error) {
 	index := map[string]int32{}
 	err = cache.Idle(ctx, func() error {
 		items := m.opt.Catalog.Items()
-		list = reuse.Listed{IDs: make([]string, len(items)), Heat: make([]schedule.Heat, len(items)), Item: m.opt.Catalog.Item}
-		for i, it := range items {
-			list.IDs[i] = it.ID
-			index[it.ID] = int32(i)
+		list = reuse.Listed{IDs: make([]string, 0, len(items)), Item: m.opt.Catalog.Item}
+		for _, it := range items {
+			if mine == nil || mine(it.ID) {
+				index[it.ID] = int32(len(list.IDs))
+				list.IDs = append(list.IDs, it.ID)
+			}
 		}
+		list.Heat = make([]schedule.Heat, len(list.IDs))
 		return nil
 	})
 	if err != nil {
@@ -166,10 +173,10 @@ const (
 	mostFailures = 3
 )
 
-// errReplaced means that another checkpoint serves, and needs a pass of its own.
-var errReplaced = errors.New("another checkpoint serves")
+// errReplaced means that another checkpoint serves, or that the catalog is divided in another way, and needs a pass of its own.
+var errReplaced = errors.New("another checkpoint serves, or another part of the catalog is this process's")
 
-// goOver computes listed items. It returns errReplaced if the checkpoint is replaced meanwhile.
+// goOver computes listed items. It returns errReplaced if the checkpoint or the division of the catalog is replaced meanwhile.
 func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, tell func(*reuse.AheadDid)) error {
 	list.Disk = c.space()
 	work := c.Cache.Ahead(list)
@@ -180,7 +187,7 @@ func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, te
 		err := c.Cache.Idle(ctx, func() error {
 			now, release := m.take()
 			defer release()
-			if gone = now.Cache != c.Cache; gone {
+			if gone = now.Cache != c.Cache || m.opt.share(m.name).Epoch != m.epoch; gone {
 				return nil
 			}
 			within, cancel := context.WithTimeout(ctx, stepWithin)
@@ -229,6 +236,7 @@ func (m *model) tell() func(*reuse.AheadDid) {
 	return func(did *reuse.AheadDid) {
 		m.set(func(p *Progress) {
 			p.Computed, p.Tokens, p.Left = p.Computed+did.Computed, p.Tokens+did.Tokens, did.Left
+			p.Fetched += did.Fetched
 			p.TooLong, p.Failed = p.TooLong+did.TooLong, p.Failed+did.Failed
 			switch did.Step {
 			case schedule.AheadFull:

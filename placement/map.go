@@ -154,6 +154,11 @@ func (m *Map) Part(item int32) int {
 	return hashed(item, len(m.parts))
 }
 
+// Owners returns the members that own a micro-part: the owner and the second one.
+func (m *Map) Owners(part int) (owner, second int) {
+	return int(m.parts[part].owner), int(m.parts[part].second)
+}
+
 // Place returns the nodes of an item: its owner, the second owner (the same node if there is only one), and whether
 // every node of weight above 0 holds it. The item is its ordinal in the catalog.
 func (m *Map) Place(item int32) (owner, second int, all bool) {

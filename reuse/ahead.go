@@ -37,6 +37,7 @@ type taken struct {
 // AheadDid is the result of a step.
 type AheadDid struct {
 	Computed int // items
+	Fetched  int // items that came from other nodes
 	TooLong  int // items that the model, or the memory, has no room for
 	Failed   int // items that an error left out; the pass does not come back to them
 	Tokens   int // of the computed ones
@@ -79,10 +80,18 @@ func (a *Ahead) Step(ctx context.Context, do Do) (did AheadDid, err error) {
 		a.taken = append(a.taken, taken{a.list.IDs[item], batch[i]})
 	}
 	var tooLong int
-	did.Computed, tooLong, err = c.Precompute(ctx, do, batch, nil)
+	rest := c.fetchAhead(ctx, batch)
+	did.Fetched = len(batch) - len(rest)
+	for i := range batch {
+		did.Tokens -= len(batch[i])
+	}
+	for i := range rest {
+		did.Tokens += len(rest[i])
+	}
+	did.Computed, tooLong, err = c.Precompute(ctx, do, rest, nil)
 	did.TooLong += tooLong
 	if err != nil {
-		did.Failed, did.Tokens = len(batch)-did.Computed-tooLong, 0
+		did.Failed, did.Tokens = len(rest)-did.Computed-tooLong, 0
 	}
 	if stale := a.stale(); len(stale) > 0 { // also after an error: some may have been computed
 		if failed := c.DropItem(stale...); failed != nil && err == nil {
