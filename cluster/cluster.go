@@ -203,6 +203,7 @@ func (c *Cluster) Start(l Local) error {
 	c.run.Go(c.findSecret)
 	c.run.Go(c.follow)
 	c.run.Go(c.keepRecord)
+	c.startPlacement()
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,7 @@ import (
 	"grebe/cluster/feed"
 	feedwire "grebe/cluster/feed/wire"
 	"grebe/cluster/member"
+	"grebe/placement"
 	"grebe/residency"
 	"grebe/reuse"
 	"grebe/route"
@@ -30,6 +32,8 @@ const (
 type fleet struct {
 	c     *Cluster
 	model *Model
+
+	places atomic.Pointer[placement.Map] // nil: none was published
 
 	mu      sync.Mutex
 	router  *route.Router

@@ -15,7 +15,7 @@ type metrics struct {
 	errors prometheus.Histogram
 	offers *prometheus.CounterVec
 
-	nodes, refused, up, age *prometheus.Desc
+	nodes, refused, up, age, epoch *prometheus.Desc
 }
 
 func newMetrics(c *Cluster) *metrics {
@@ -36,6 +36,8 @@ func newMetrics(c *Cluster) *metrics {
 		refused: prometheus.NewDesc("grebe_nodes_refused",
 			"Members that this process does not talk to: they have no version of the protocol in common.", nil, nil),
 		up: prometheus.NewDesc("grebe_coordinator_up", "1 if the coordinator answers.", nil, nil),
+		epoch: prometheus.NewDesc("grebe_placement_epoch", "Epoch of the map that says which node owns which item; 0: there is none.",
+			[]string{"model"}, nil),
 		age: prometheus.NewDesc("grebe_residency_age_seconds",
 			"How old the newest proof is that the index of a node's KV is up to date.", []string{"node", "model"}, nil),
 	}
@@ -75,6 +77,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.refused
 	out <- m.up
 	out <- m.age
+	out <- m.epoch
 }
 
 // Collect implements prometheus.Collector.
@@ -99,6 +102,13 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state.String())
 	}
 	out <- prometheus.MustNewConstMetric(m.refused, prometheus.GaugeValue, float64(refused))
+	for _, f := range m.c.groups {
+		epoch := uint64(0)
+		if p := f.places.Load(); p != nil {
+			epoch = p.Epoch
+		}
+		out <- prometheus.MustNewConstMetric(m.epoch, prometheus.GaugeValue, float64(epoch), f.model.Name)
+	}
 	up := 0.0
 	if s.Coordinator == "up" {
 		up = 1

@@ -52,6 +52,7 @@ func (c *Cluster) Status() *status.Cluster {
 			}
 		}
 	}
+	out.Placement = c.placed()
 	out.Transfers = c.blocks.transfers(out.Nodes)
 	return out
 }

@@ -8,7 +8,11 @@ import (
 
 // newIndexer returns the Indexer of all models that reuse the KV of items.
 func (s *Service) newIndexer() *ahead.Indexer {
-	x := ahead.New(ahead.Options{Catalog: s.catalog, Hot: s.hotNow, Off: s.cfg.AheadOff || s.cfg.Rests, Log: s.log})
+	opt := ahead.Options{Catalog: s.catalog, Hot: s.hotNow, Off: s.cfg.AheadOff || s.cfg.Rests, Log: s.log}
+	if s.cfg.Cluster != nil {
+		opt.Share = s.cfg.Cluster.Index
+	}
+	x := ahead.New(opt)
 	for _, sl := range s.served {
 		if keepsItems(sl.serving().Model) {
 			x.Add(sl.name, sl.indexed)

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"grebe/ahead"
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/reuse"
 )
@@ -15,6 +16,8 @@ import (
 type Fleet interface {
 	// Answer answers a request: on another node, or by here, which answers it in this process.
 	Answer(ctx context.Context, a *Asked, here func(context.Context) (proto.Message, error)) (proto.Message, error)
+	// Index returns the part of the catalog that this process computes ahead of requests.
+	Index(model string) ahead.Share
 }
 
 // Asked is a request as a Fleet sees it.

@@ -54,7 +54,6 @@ type Model struct {
 type Placement struct {
 	Epoch uint64 `json:"epoch"`
 	Kind  string `json:"kind"`
-	// Items and Bytes are by node.
 	Nodes []Held `json:"nodes"`
 	Moved int64  `json:"moved_bytes"` // still to be filled
 }
@@ -62,8 +61,8 @@ type Placement struct {
 // Held is a node's part of a placement map.
 type Held struct {
 	ID    string `json:"id"`
-	Items int    `json:"items"`
-	Bytes int64  `json:"bytes"`
+	Items int    `json:"items"`           // about
+	Bytes int64  `json:"bytes,omitempty"` // 0: not known
 }
 
 // Transfer counts blocks that moved between two nodes.

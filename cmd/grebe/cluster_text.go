@@ -41,7 +41,11 @@ func clusterText(s *status.Cluster) string {
 		b.WriteString("\n\n")
 		held := make([][]string, 0, len(p.Nodes))
 		for _, n := range p.Nodes {
-			held = append(held, []string{cut(n.ID), count(int64(n.Items)), human.Bytes(n.Bytes)})
+			size := ""
+			if n.Bytes > 0 {
+				size = human.Bytes(n.Bytes)
+			}
+			held = append(held, []string{cut(n.ID), count(int64(n.Items)), size})
 		}
 		writeTable(&b, []string{"node", "items", "size"}, held, 1)
 	}

@@ -1,0 +1,108 @@
+package place
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"grebe/cluster/coord"
+	"grebe/cluster/leader"
+	"grebe/placement"
+)
+
+// Job publishes maps while this process leads.
+type Job struct {
+	Self        string // this start of the process
+	Coordinator coord.Coordinator
+	Models      []string
+	// Nodes returns the nodes that serve a model; nil: the members are not known yet.
+	Nodes func(model string) []string
+	TTL   time.Duration // of the leader's term; default 10 s
+	Every time.Duration // between two looks at the nodes; default 1 s
+	Log   *slog.Logger
+}
+
+// Run takes part in the election until ctx ends.
+func (j *Job) Run(ctx context.Context) error {
+	if j.Every == 0 {
+		j.Every = time.Second
+	}
+	return leader.Run(ctx, j.Coordinator, leader.Options{Key: "leader/placement", Self: j.Self, TTL: j.TTL, Log: j.Log}, j.lead)
+}
+
+// published is a model's map as this term has it.
+type published struct {
+	model   string
+	object  *leader.Object
+	planner Planner
+	now     *placement.Map // nil: there is none
+}
+
+// lead publishes maps until the term ends.
+func (j *Job) lead(ctx context.Context, t *leader.Term) error {
+	var all []*published
+	for _, model := range j.Models {
+		o, err := t.Claim(ctx, Key(model))
+		if err != nil {
+			return fmt.Errorf("claim the placement of %s: %w", model, err)
+		}
+		p := &published{model: model, object: o}
+		if len(o.Data()) > 0 {
+			if p.now, err = placement.Decode(o.Data()); err != nil {
+				j.Log.Error("the placement of a model is made anew", "model", model, "error", err)
+			}
+		}
+		all = append(all, p)
+	}
+	tick := time.NewTicker(j.Every)
+	defer tick.Stop()
+	for {
+		for _, p := range all {
+			if err := j.publish(ctx, p); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// publish writes a model's map if it changed.
+func (j *Job) publish(ctx context.Context, p *published) error {
+	next, err := p.planner.Next(time.Now(), p.now, j.Nodes(p.model))
+	if err != nil {
+		return fmt.Errorf("place the items of %s: %w", p.model, err)
+	}
+	if next == p.now {
+		return nil
+	}
+	if err := p.object.Write(ctx, next.Encode()); err != nil {
+		return fmt.Errorf("publish the placement of %s: %w", p.model, err)
+	}
+	p.now = next
+	j.Log.Info("items are placed", "model", p.model, "epoch", next.Epoch, "nodes", len(next.Members()))
+	return nil
+}
+
+// Follow calls apply with each map that is published, until ctx ends. It ignores maps of earlier terms, and damaged ones.
+func Follow(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply func(model string, m *placement.Map)) {
+	var r leader.Reader
+	for e := range c.Watch(ctx, Prefix) {
+		for _, n := range e.Entries {
+			f, ok, err := r.Accept(n)
+			if err == nil && ok && len(f.Data) > 0 {
+				var m *placement.Map
+				if m, err = placement.Decode(f.Data); err == nil {
+					apply(Model(n.Key), m)
+				}
+			}
+			if err != nil {
+				log.Error("a placement cannot be read", "key", n.Key, "error", err)
+			}
+		}
+	}
+}

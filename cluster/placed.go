@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"slices"
+
+	"grebe/ahead"
+	"grebe/cluster/member"
+	"grebe/cluster/place"
+	"grebe/cluster/status"
+	"grebe/placement"
+)
+
+// startPlacement follows the maps of items. Nodes also take part in making them.
+func (c *Cluster) startPlacement() {
+	c.run.Go(func() {
+		place.Follow(c.ctx, c.cfg.Coordinator, c.cfg.Log, func(model string, m *placement.Map) {
+			if f := c.fleets[model]; f != nil {
+				f.places.Store(m)
+			}
+		})
+	})
+	if !c.computes() {
+		return
+	}
+	j := &place.Job{Self: c.cfg.Node + "/" + c.boot, Coordinator: c.cfg.Coordinator, Nodes: c.owners, TTL: c.cfg.Lease, Log: c.cfg.Log}
+	for _, f := range c.groups {
+		j.Models = append(j.Models, f.model.Name)
+	}
+	c.run.Go(func() {
+		if err := j.Run(c.ctx); err != nil {
+			c.cfg.Log.Error("items cannot be placed", "error", err)
+		}
+	})
+}
+
+// owners returns the nodes that may own a model's items: those of the class that most nodes have, because others cannot use their KV.
+func (c *Cluster) owners(model string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.listed {
+		return nil
+	}
+	by, best := map[string][]string{}, ""
+	for _, m := range c.members.Members() {
+		if !m.Has(member.Node) {
+			continue
+		}
+		for i := range m.Models {
+			if class := m.Models[i].Numerics; m.Models[i].Name == model {
+				by[class] = append(by[class], m.ID)
+				if n := len(by[class]) - len(by[best]); best == "" || n > 0 || n == 0 && class < best {
+					best = class
+				}
+			}
+		}
+	}
+	slices.Sort(by[best])
+	return by[best]
+}
+
+// Index returns the part of the catalog that this node computes ahead of requests: the items that it owns.
+func (c *Cluster) Index(model string) ahead.Share {
+	f := c.fleets[model]
+	if f == nil {
+		return ahead.Share{}
+	}
+	m := f.places.Load()
+	if m == nil || !place.Has(m, c.cfg.Node) {
+		// A node of another class than the owners' never becomes one, and cannot use their KV.
+		alone := m != nil && !slices.Contains(c.owners(f.model.Name), c.cfg.Node)
+		return ahead.Share{Wait: !alone}
+	}
+	return ahead.Share{Epoch: m.Epoch, Mine: func(id string) bool { return place.Owner(m, id) == c.cfg.Node }}
+}
+
+// placed describes the map of the first model.
+func (c *Cluster) placed() *status.Placement {
+	if len(c.groups) == 0 {
+		return nil
+	}
+	m := c.groups[0].places.Load()
+	if m == nil {
+		return nil
+	}
+	out, items := &status.Placement{Epoch: m.Epoch, Kind: "hash"}, 0
+	if c.catalog != nil {
+		items = c.catalog.Stats().Items
+	}
+	for _, x := range m.Members() {
+		out.Nodes = append(out.Nodes, status.Held{ID: x.Name, Items: int(place.Share(m, x.Name)*float64(items) + .5)})
+	}
+	return out
+}
