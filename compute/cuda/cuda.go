@@ -14,7 +14,7 @@
 // A GPU that is lost (a fault of a kernel, of its memory or of the driver) fails all further work with the
 // first error. The libraries hold on to the broken context: only another process can use the GPU again.
 //
-// Lock order: memory.mu or multiplier.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
+// Lock order: memory.across.mu, then memory.mu or multiplier.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
 // splits.mu while attention is. A runner has no lock.
 package cuda
 

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,7 +14,7 @@ import (
 )
 
 // memory is the GPU's. Copies run in a stream of their own, beside what runners compute; a batch begun
-// after them waits for them on the GPU.
+// after them waits for them on the GPU. A batch waits for mu, so nothing that takes long is done with it held.
 type memory struct {
 	d      *device
 	host   *hostMemory
@@ -25,6 +26,16 @@ type memory struct {
 	args   *driver.Args
 
 	extents []extent
+
+	across across
+}
+
+// across copies between the host's memory and the GPU's for callers that wait. It has a stream of its own, so that no batch waits for
+// what it copies: whoever needs that begins when the copy has ended.
+type across struct {
+	mu     sync.Mutex
+	stream *driver.Stream
+	copies driver.Copies
 }
 
 // hostMemory is pinned memory of the host, which kernels use in place.
@@ -50,6 +61,9 @@ func newMemory(d *device) (*memory, error) {
 	if m.stream, err = d.c.NewStream(); err != nil {
 		return nil, err
 	}
+	if m.across.stream, err = d.c.NewStream(); err != nil {
+		return nil, err
+	}
 	if m.done, err = d.c.NewEvent(false); err != nil {
 		return nil, err
 	}
@@ -67,7 +81,7 @@ func (m *memory) close() error {
 	}
 	_ = m.d.c.FreeHost(m.list)
 	_ = m.done.Close()
-	return m.stream.Close()
+	return errors.Join(m.across.stream.Close(), m.stream.Close())
 }
 
 func (m *memory) Host() compute.Memory { return m.host }
@@ -101,6 +115,15 @@ func (m *memory) settle() error {
 		return nil
 	}
 	m.busy = false
+	return m.stream.Sync()
+}
+
+// idle waits for the copies that were started so far. Others may start more meanwhile: batches begin.
+func (m *memory) idle() error {
+	defer m.d.c.Leave()
+	if err := m.d.c.Enter(); err != nil {
+		return err
+	}
 	return m.stream.Sync()
 }
 
@@ -156,18 +179,23 @@ func (m *memory) Zero(b compute.Block) error {
 const fewMoves = 4
 
 func (m *memory) Copy(moves ...compute.Move) error {
-	return m.within("copy", func() error {
-		host := false
-		for i := range moves {
-			if err := moves[i].Validate(); err != nil {
-				return err
-			}
-			host = host || moves[i].Dst.Bytes != nil || moves[i].Src.Bytes != nil
-			if moves[i].Dst.Addr == 0 || moves[i].Src.Addr == 0 {
-				return fmt.Errorf("a block of %d or of %d bytes is not of this device", moves[i].Dst.Size, moves[i].Src.Size)
-			}
+	host, crosses := false, true
+	for i := range moves {
+		v := &moves[i]
+		if err := v.Validate(); err != nil {
+			return fmt.Errorf("cuda: copy: %w", err)
 		}
-		moves = slices.DeleteFunc(slices.Clone(moves), func(v compute.Move) bool { return v.Rows == 0 || v.Width == 0 })
+		host = host || v.Dst.Bytes != nil || v.Src.Bytes != nil
+		crosses = crosses && (v.Dst.Bytes != nil) != (v.Src.Bytes != nil)
+		if v.Dst.Addr == 0 || v.Src.Addr == 0 {
+			return fmt.Errorf("cuda: copy: a block of %d or of %d bytes is not of this device", v.Dst.Size, v.Src.Size)
+		}
+	}
+	moves = slices.DeleteFunc(slices.Clone(moves), func(v compute.Move) bool { return v.Rows == 0 || v.Width == 0 })
+	if crosses && simple(moves) && !dependent(moves, nil) {
+		return m.cross(moves)
+	}
+	return m.within("copy", func() error {
 		m.busy = true
 		for len(moves) > 0 {
 			n := min(len(moves), movesAtOnce)
@@ -183,6 +211,30 @@ func (m *memory) Copy(moves ...compute.Move) error {
 	})
 }
 
+// cross makes moves between the host's memory and the GPU's, each one run of bytes, and waits for them. The copy engine makes them:
+// the multiprocessors are left to batches.
+func (m *memory) cross(moves []compute.Move) error {
+	x := &m.across
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	defer m.d.c.Leave()
+	err := m.d.c.Enter()
+	if err == nil {
+		err = m.await(x.stream) // blocks may have been filled
+	}
+	if err == nil {
+		x.copies.Reset()
+		for i := range moves {
+			x.copies.Add(driver.Ptr(moves[i].Dst.Addr), driver.Ptr(moves[i].Src.Addr), moves[i].Width*moves[i].Rows)
+		}
+		err = errors.Join(x.stream.CopyAll(&x.copies), x.stream.Sync()) // what was started before a failure ends, too
+	}
+	if err != nil {
+		return fmt.Errorf("cuda: copy: %w", err)
+	}
+	return nil
+}
+
 // copy starts up to movesAtOnce moves.
 func (m *memory) copy(moves []compute.Move) error {
 	if len(moves) <= fewMoves && simple(moves) {
@@ -193,7 +245,7 @@ func (m *memory) copy(moves []compute.Move) error {
 		}
 		return nil
 	}
-	if len(moves) > 1 && m.dependent(moves) {
+	if len(moves) > 1 && dependent(moves, &m.extents) {
 		half := len(moves) / 2
 		if err := m.copy(moves[:half]); err != nil {
 			return err
@@ -230,14 +282,19 @@ func simple(moves []compute.Move) bool {
 }
 
 // dependent reports whether a move may touch what another one writes: moves of one launch run in any
-// order.
-func (m *memory) dependent(moves []compute.Move) bool {
-	to := m.extents[:0]
+// order. room, unless it is nil, is memory that is used again.
+func dependent(moves []compute.Move, room *[]extent) bool {
+	var to []extent
+	if room != nil {
+		to = (*room)[:0]
+	}
 	for i := range moves {
 		v := &moves[i]
 		to = append(to, extent{v.Dst.Addr, v.Dst.Addr + uint64((v.Rows-1)*v.DstStride+v.Width)})
 	}
-	m.extents = to
+	if room != nil {
+		*room = to
+	}
 	slices.SortFunc(to, func(a, b extent) int { return cmp.Compare(a.from, b.from) })
 	for i := 1; i < len(to); i++ {
 		if to[i].from < to[i-1].to {
@@ -327,9 +384,10 @@ func (h *hostMemory) Read(dst []byte, src compute.Block) error {
 func (h *hostMemory) Copy(moves ...compute.Move) error { return h.m.Copy(moves...) }
 
 func (h *hostMemory) Zero(b compute.Block) error {
-	return h.m.within("zero pinned memory", func() error {
-		err := h.m.settle()
-		clear(b.Bytes)
-		return err
-	})
+	err := h.m.idle()
+	clear(b.Bytes)
+	if err != nil {
+		return fmt.Errorf("cuda: zero pinned memory: %w", err)
+	}
+	return nil
 }
