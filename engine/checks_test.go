@@ -584,28 +584,42 @@ type fakeMemory struct{ compute.Memory }
 
 func (fakeMemory) Free(compute.Block) {}
 
-// Searches of one kind run together, up to eight, and no more rows than a batch has; others run by themselves.
+// Searches of one kind run together, up to sixteen in groups of about the same size, and no more rows than a batch has;
+// others run by themselves.
 func TestGroupsOfJobs(t *testing.T) {
 	e := &Engine{opt: Options{MaxTokens: 100}}
 	tree, other := depth(2), depth(3)
 	search := func(tree compute.Tree, widths ...int) *Job { return &Job{Search: &Search{Tree: tree, Widths: widths}} }
+	searches := func(n int) (jobs []*Job) {
+		for range n {
+			jobs = append(jobs, search(tree, 5, 5))
+		}
+		return jobs
+	}
+	first := func(n int) (numbers []int) {
+		for i := range n {
+			numbers = append(numbers, i)
+		}
+		return numbers
+	}
 	rule := &Blend{Rule: &Rule{}}
 	for name, c := range map[string]struct {
 		jobs []*Job
 		rows []int
 		want []int // which run with the first
 	}{
-		"plain":            {[]*Job{{}, {}, {}}, []int{50, 49, 1}, []int{0, 1, 2}},
-		"too many rows":    {[]*Job{{}, {}, {}}, []int{50, 51, 50}, []int{0, 2}},
-		"with a search":    {[]*Job{{}, search(tree, 5, 5), {}}, []int{1, 1, 1}, []int{0, 2}},
-		"searches":         {[]*Job{search(tree, 5, 5), {}, search(tree, 5, 5)}, []int{1, 1, 1}, []int{0, 2}},
-		"another tree":     {[]*Job{search(tree, 5, 5), search(other, 5, 5)}, []int{1, 1}, []int{0}},
-		"other widths":     {[]*Job{search(tree, 5, 5), search(tree, 5, 6)}, []int{1, 1}, []int{0}},
-		"too many beams":   {[]*Job{search(tree, 50, 5), search(tree, 50, 5), search(tree, 50, 5)}, []int{1, 1, 1}, []int{0, 1}},
-		"blends of a rule": {[]*Job{{Blend: rule}, {}, {Blend: rule}}, []int{1, 1, 1}, []int{0, 2}},
-		"nine searches": {[]*Job{search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5),
-			search(tree, 5, 5),
-			search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5)}, make([]int, 9), []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		"plain":               {[]*Job{{}, {}, {}}, []int{50, 49, 1}, []int{0, 1, 2}},
+		"too many rows":       {[]*Job{{}, {}, {}}, []int{50, 51, 50}, []int{0, 2}},
+		"with a search":       {[]*Job{{}, search(tree, 5, 5), {}}, []int{1, 1, 1}, []int{0, 2}},
+		"searches":            {[]*Job{search(tree, 5, 5), {}, search(tree, 5, 5)}, []int{1, 1, 1}, []int{0, 2}},
+		"another tree":        {[]*Job{search(tree, 5, 5), search(other, 5, 5)}, []int{1, 1}, []int{0}},
+		"other widths":        {[]*Job{search(tree, 5, 5), search(tree, 5, 6)}, []int{1, 1}, []int{0}},
+		"too many beams":      {[]*Job{search(tree, 50, 5), search(tree, 50, 5), search(tree, 50, 5)}, []int{1, 1, 1}, []int{0, 1}},
+		"blends of a rule":    {[]*Job{{Blend: rule}, {}, {Blend: rule}}, []int{1, 1, 1}, []int{0, 2}},
+		"nine searches":       {searches(9), make([]int, 9), first(9)},
+		"sixteen searches":    {searches(16), make([]int, 16), first(16)},
+		"seventeen searches":  {searches(17), make([]int, 17), first(9)},
+		"many, and a ranking": {append([]*Job{search(tree, 5, 5), {}}, searches(17)...), make([]int, 19), []int{0, 2, 3, 4, 5, 6, 7, 8, 9}},
 	} {
 		tasks := make([]task, len(c.jobs))
 		for i := range tasks {
@@ -619,6 +633,15 @@ func TestGroupsOfJobs(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v run together, want %v", name, got, c.want)
+		}
+	}
+}
+
+// Wide searches run in smaller groups than narrow ones.
+func TestWideSearchesInAGroup(t *testing.T) {
+	for width, want := range map[int]int{1: 16, 128: 16, 256: 16, 257: 15, 500: 8, 512: 8, 1024: 8} {
+		if got := (&Search{Widths: []int{width, width}}).most(); got != want {
+			t.Errorf("%d searches of %d beams run together, want %d", got, width, want)
 		}
 	}
 }

@@ -26,8 +26,16 @@ type searcher interface {
 	Search(r compute.Searcher, b *compute.Batch, s *compute.Search, heads []compute.Linear, out [][]compute.Leaf) error
 }
 
-// maxSearches run together.
-const maxSearches = 8
+// At most maxSearches run together, and more than fewSearches only while a round has at most manyRows rows: beyond that
+// larger rounds are hardly faster per row, and their KV takes memory.
+const (
+	maxSearches = 16
+	fewSearches = 8
+	manyRows    = 4096
+)
+
+// most returns how many searches like this one run together.
+func (s *Search) most() int { return min(maxSearches, max(fewSearches, manyRows/s.rows())) }
 
 // rows returns the most rows that a round has.
 func (s *Search) rows() int {
@@ -79,12 +87,15 @@ func (s *Search) cost(c *Cost, prompt, most int) {
 }
 
 // group puts those of the tasks that run together with the first one to the front, and returns how many
-// they are: as many as fit of those that search for nothing, or a few searches of one kind.
+// they are: as many as fit of those that search for nothing, or some searches of one kind.
 func (e *Engine) group(tasks []task) int {
-	first, n, rows := tasks[0].job.Search, 1, tasks[0].rows
-	for i := 1; i < len(tasks); i++ {
+	first, n, rows, most := tasks[0].job.Search, 1, tasks[0].rows, len(tasks)
+	if first != nil {
+		most = min(evenly(tasks), e.opt.MaxTokens/first.rows())
+	}
+	for i := 1; i < len(tasks) && n < most; i++ {
 		s := tasks[i].job.Search
-		if rows+tasks[i].rows > e.opt.MaxTokens || !tasks[i].job.Blend.with(tasks[0].job.Blend) || (s == nil) != (first == nil) || s != nil && (!s.with(first) || n == maxSearches || (n+1)*s.rows() > e.opt.MaxTokens) {
+		if rows+tasks[i].rows > e.opt.MaxTokens || !tasks[i].job.Blend.with(tasks[0].job.Blend) || (s == nil) != (first == nil) || s != nil && !s.with(first) {
 			continue
 		}
 		rows += tasks[i].rows
@@ -92,6 +103,20 @@ func (e *Engine) group(tasks []task) int {
 		n++
 	}
 	return n
+}
+
+// evenly returns how many of the searches like the first one run together, so that their groups are as large as
+// possible and of about the same size: two of nine take less time than one of sixteen and one of two.
+func evenly(tasks []task) int {
+	like := 0
+	for i := range tasks {
+		if s := tasks[i].job.Search; s != nil && s.with(tasks[0].job.Search) {
+			like++
+		}
+	}
+	most := tasks[0].job.Search.most()
+	groups := (like + most - 1) / most
+	return (like + groups - 1) / groups
 }
 
 // search runs the searches of the tasks, which are all of one kind.

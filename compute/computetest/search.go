@@ -61,11 +61,66 @@ func Search(t *testing.T, d compute.Device) {
 			}
 		})
 	}
+	t.Run("search groups", func(t *testing.T) {
+		if err := searchGroups(d); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("search NaN", func(t *testing.T) {
 		if err := searchNaN(d); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// searchGroups: groups of any number of prompts, with nodes left out or not, follow each other on one runner. What is
+// found for a prompt does not depend on the groups before.
+func searchGroups(d compute.Device) error {
+	c := searchCase{config: of(82, 4, 2, 64, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{3, 9}}}
+	slow, _, err := c.open(ref.Searching(d))
+	if slow != nil {
+		defer slow.close()
+	}
+	if err != nil {
+		return err
+	}
+	fast, _, err := c.open(d)
+	if fast != nil {
+		defer fast.close()
+	}
+	if err != nil {
+		return err
+	}
+	for _, g := range []struct{ prompts, dead int }{{5, 4}, {2, 0}, {5, 0}, {1, 3}, {3, 0}, {9, 2}, {4, 0}, {16, 0}, {9, 5}, {16, 1}} {
+		want, err := slow.group(g.prompts, g.dead)
+		if err != nil {
+			return err
+		}
+		got, err := fast.group(g.prompts, g.dead)
+		if err != nil {
+			return fmt.Errorf("%d prompts, %d nodes left out: %w", g.prompts, g.dead, err)
+		}
+		for i := range want {
+			if err := sameLeaves(got[i], want[i], len(c.sizes)); err != nil {
+				return fmt.Errorf("prompt %d of %d, %d nodes left out: %w", i, g.prompts, g.dead, err)
+			}
+		}
+	}
+	return nil
+}
+
+// group searches for n prompts of other lengths at once, on the same runner.
+func (s *searchRun) group(n, dead int) ([][]compute.Leaf, error) {
+	g := *s
+	g.prompts, g.dead, g.batch, g.blocks = nil, dead, compute.Batch{}, nil
+	for i := range n {
+		g.prompts = append(g.prompts, [2]int{1 + i, 2 + 5*i})
+	}
+	defer func() { s.blocks = append(s.blocks, g.blocks...) }()
+	if err := g.lay(g.levels()); err != nil {
+		return nil, err
+	}
+	return g.search(false)
 }
 
 // searchNaN: a logit that is no number, at any level, is an error, and the next search is not affected.

@@ -177,7 +177,7 @@ func (r *runner) choose(gain *vector, head *linear) error {
 
 // settle waits for the GPU where products may be timed next.
 func (r *runner) settle() error {
-	if !r.search.now.fresh {
+	if s := &r.search; s.now.ran[len(s.spec.Prompts)] {
 		return nil
 	}
 	return r.stream.Sync()
@@ -285,27 +285,25 @@ func (r *runner) Found(out [][]compute.Leaf) error {
 	if s.spec == nil || s.level+1 != len(s.spec.Widths) || !r.ran || len(out) != len(s.spec.Prompts) {
 		r.fail(errors.New("cuda: results of a search that is not at its end, or not room for all"))
 	}
-	spec := s.spec
 	s.spec = nil
 	if r.err != nil {
 		r.giveUp() // earlier levels may still write to the prompts' KV
 		return r.err
 	}
-	width := spec.Widths[s.level]
-	stride := foundBytes(width)
-	err := r.finish(func(r *runner) error { return r.fetch(width, len(out)) })
+	found := s.now.q.Results()
+	err := r.finish(func(r *runner) error { return r.fetch(&found, len(out)) })
 	if err != nil {
 		return err
 	}
-	s.now.fresh = false
+	s.now.ran[len(out)] = true
 	for i := range out {
-		b := r.io.Bytes[i*stride:]
+		b := r.io.Bytes[i*found.Bytes:]
 		head := offheap.Slice[int32](b, 2)
 		if head[1] != 0 {
 			r.err = fmt.Errorf("cuda: a logit of search %d is no number", i)
 			return r.err
 		}
-		scores, nodes := offheap.Slice[float64](b[16:], int(head[0])), offheap.Slice[uint32](b[16+8*width:], int(head[0]))
+		scores, nodes := offheap.Slice[float64](b[found.Scores:], int(head[0])), offheap.Slice[uint32](b[found.Nodes:], int(head[0]))
 		out[i] = out[i][:0]
 		for j := range nodes {
 			out[i] = append(out[i], compute.Leaf{Node: nodes[j], Score: scores[j]})
@@ -314,27 +312,14 @@ func (r *runner) Found(out [][]compute.Leaf) error {
 	return nil
 }
 
-// foundBytes is what the results of a request take.
-func foundBytes(width int) int { return (16 + 12*width + 15) &^ 15 }
-
 // fetch copies the results to the small outputs. It sleeps until they are near, so that waking up takes no
 // time from the search.
-func (r *runner) fetch(width, requests int) error {
-	stride := foundBytes(width)
-	if err := r.ioBytes(requests * stride); err != nil {
+func (r *runner) fetch(found *topk.Results, requests int) error {
+	if err := r.ioBytes(requests * found.Bytes); err != nil {
 		return err
 	}
-	for i := range requests {
-		b, to := r.search.now.q.Beams(r.search.level+1, i), r.io.Ptr.At(i*stride)
-		if err := r.stream.Copy(to, b.Head, 8); err != nil {
-			return err
-		}
-		if err := r.stream.Copy(to.At(16), b.Scores, 8*width); err != nil {
-			return err
-		}
-		if err := r.stream.Copy(to.At(16+8*width), b.Nodes, 4*width); err != nil {
-			return err
-		}
+	if err := r.stream.Copy(r.io.Ptr, found.Base, requests*found.Bytes); err != nil {
+		return err
 	}
 	return r.search.near.Sync()
 }

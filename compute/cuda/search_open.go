@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"grebe/compute"
@@ -11,19 +12,19 @@ import (
 	"grebe/internal/offheap"
 )
 
-// prepared is the selection of searches of the same sizes in the same tree.
+// prepared is the selection of searches of the same widths in the same tree.
 type prepared struct {
 	tree     *tree
 	widths   []int
-	requests int
+	requests int // most at a time
 
 	q       *topk.Search
 	logits  driver.Ptr
 	beams   []driver.Ptr // by level, what follow.cu reads; none for the first
 	dead    driver.Ptr   // nodes to be left out
-	deads   int          // that there is room for
+	staged  *driver.Host // these on their way
 	limited bool         // some are left out
-	fresh   bool         // its products may not have been timed yet
+	ran     []bool       // by requests: the products of so many were timed
 }
 
 // maxPrepared are kept per runner.
@@ -61,6 +62,7 @@ func (r *runner) openSearch() error {
 	if s.now, err = r.prepared(); err != nil {
 		return err
 	}
+	s.now.q.Use(len(s.spec.Prompts))
 	return r.limit()
 }
 
@@ -147,8 +149,9 @@ func (r *runner) roundTables(level int) error {
 // prepared finds or makes the selection. Nothing may be running.
 func (r *runner) prepared() (*prepared, error) {
 	s := &r.search
+	n := len(s.spec.Prompts)
 	for i, p := range s.known {
-		if p.tree == s.tree && p.requests == len(s.spec.Prompts) && slices.Equal(p.widths, s.spec.Widths) {
+		if p.tree == s.tree && p.requests >= n && slices.Equal(p.widths, s.spec.Widths) {
 			s.known = append(slices.Delete(s.known, i, i+1), p)
 			return p, nil
 		}
@@ -157,7 +160,8 @@ func (r *runner) prepared() (*prepared, error) {
 		s.known[0].close(r.dev)
 		s.known = slices.Delete(s.known, 0, 1)
 	}
-	p := &prepared{tree: s.tree, widths: slices.Clone(s.spec.Widths), requests: len(s.spec.Prompts), fresh: true}
+	p := &prepared{tree: s.tree, widths: slices.Clone(s.spec.Widths), requests: roomFor(n)}
+	p.ran = make([]bool, p.requests+1)
 	if err := p.open(r.dev, s); err != nil {
 		p.close(r.dev)
 		return nil, err
@@ -166,10 +170,14 @@ func (r *runner) prepared() (*prepared, error) {
 	return p, nil
 }
 
+// roomFor rounds a number of requests up to a power of two: groups of any size are then served by few selections.
+func roomFor(requests int) int { return 1 << bits.Len(uint(requests-1)) }
+
 func (p *prepared) open(d *device, s *searching) (err error) {
-	bytes := 0
+	bytes, rows := 0, p.requests
 	for l := range p.widths {
-		bytes = max(bytes, 4*bucket(s.rows(l))*padded(p.tree.levels[l].size))
+		bytes = max(bytes, 4*bucket(rows)*padded(p.tree.levels[l].size))
+		rows = p.requests * p.widths[l]
 	}
 	if p.logits, err = d.alloc(bytes); err != nil {
 		return err
@@ -210,9 +218,10 @@ func (p *prepared) close(d *device) {
 	for _, b := range append(p.beams, p.logits, p.dead) {
 		d.free(b)
 	}
+	_ = d.c.FreeHost(p.staged)
 }
 
-// limit says which nodes are left out.
+// limit says which nodes are left out. What it sends goes with the stream.
 func (r *runner) limit() error {
 	p, prompts, n := r.search.now, r.search.spec.Prompts, 0
 	for i := range prompts {
@@ -223,39 +232,49 @@ func (r *runner) limit() error {
 	if n == 0 && !p.limited {
 		return nil
 	}
-	if n > p.deads {
-		r.dev.free(p.dead)
-		p.dead, p.deads = 0, 0
-		q, err := r.dev.alloc(8 * n)
-		if err != nil {
-			return err
-		}
-		p.dead, p.deads = q, 2*n
-	}
-	stage, err := offheap.Alloc(4 * max(n, 1))
-	if err != nil {
+	if err := p.deadRoom(r.dev, n); err != nil {
 		return err
 	}
-	defer stage.Free()
-	at, all := 0, offheap.Slice[uint32](stage.Bytes, n)
-	for i := range prompts {
+	at := 0
+	for i := range p.requests { // those that are not in use are without limits, for groups to come
 		for l := range p.widths {
 			var dead []uint32
-			if prompts[i].Dead != nil {
+			if i < len(prompts) && prompts[i].Dead != nil {
 				dead = prompts[i].Dead[l]
 			}
-			copy(all[at:], dead)
-			if err := p.q.Limit(l, i, 0, p.dead.At(4*at), len(dead)); err != nil {
-				return err
+			if len(dead) > 0 {
+				copy(offheap.Slice[uint32](p.staged.Bytes[4*at:], len(dead)), dead)
 			}
+			p.q.Limit(l, i, 0, p.dead.At(4*at), len(dead))
 			at += len(dead)
 		}
 	}
-	p.limited = n > 0
-	if n == 0 {
+	p.limited, r.busy = n > 0, true
+	if n > 0 {
+		if err := r.stream.Copy(p.dead, p.staged.Ptr, 4*n); err != nil {
+			return err
+		}
+	}
+	return p.q.Send(r.stream)
+}
+
+// deadRoom makes room for n nodes that are left out.
+func (p *prepared) deadRoom(d *device, n int) error {
+	if n == 0 || p.staged != nil && 4*n <= len(p.staged.Bytes) {
 		return nil
 	}
-	return r.dev.c.Upload(p.dead, stage.Bytes[:4*n])
+	d.free(p.dead)
+	p.dead = 0
+	err := d.c.FreeHost(p.staged)
+	p.staged = nil
+	if err != nil {
+		return err
+	}
+	if p.dead, err = d.alloc(8 * n); err != nil {
+		return err
+	}
+	p.staged, err = d.c.AllocHost(8 * n)
+	return err
 }
 
 // close gives everything back. Nothing may be running.

@@ -3,8 +3,10 @@ package topk
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"grebe/compute/cuda/driver"
+	"grebe/internal/offheap"
 )
 
 // Beams are the beams that one request has before a round, as addresses on the GPU.
@@ -24,6 +26,8 @@ type search struct {
 	stride, size, width, deads         int32
 }
 
+const searchBytes = int(unsafe.Sizeof(search{}))
+
 // Logits are a level's logits of all requests: row r of request i begins Stride·(i·rows + r) values from
 // Ptr on, where rows is the width of the round before, or 1 in the first.
 type Logits struct {
@@ -35,7 +39,7 @@ type Logits struct {
 // Options are the sizes of a search.
 type Options struct {
 	Widths   []int // beams that each level keeps, at most MaxWidth
-	Requests int   // that are searched for at a time
+	Requests int   // most that are searched for at a time
 	Logits   []Logits
 }
 
@@ -52,25 +56,28 @@ func (o *Options) validate(t *Tree) error {
 }
 
 // Search holds the rounds of a few requests at a time. All its addresses stay the same, so that its rounds
-// can be part of a graph.
+// can be part of a graph. All of its memory on the GPU is one block.
 type Search struct {
 	memory
 	tree   *Tree
 	opts   Options
+	n      int // requests in use
 	stages []*stages
 	beams  [][]Beams      // by round, then by request; the last are the results
-	rounds [][]search     // as they lie on the GPU
-	on     []driver.Ptr   // where
-	roots  []driver.Ptr   // first beams of each request, to begin with
+	steps  []int          // by round, bytes from one request's beams to the next one's
+	roots  driver.Ptr     // beams of the first round, to begin with
 	found  [][]driver.Ptr // what the kernels found out about each beam, by round and request
+	rounds [][]search     // by round, then by request: views of staged
+	staged *driver.Host   // the rounds as they go to the GPU
+	on     []driver.Ptr   // where each round's are there
 }
 
-// NewSearch takes the memory of a search. The caller MUST Close it.
+// NewSearch takes the memory of a search. All of Options.Requests are in use. The caller MUST Close it.
 func (s *Set) NewSearch(t *Tree, o Options) (*Search, error) {
 	if err := o.validate(t); err != nil {
 		return nil, err
 	}
-	q := &Search{memory: memory{c: s.c}, tree: t, opts: o}
+	q := &Search{memory: memory{c: s.c}, tree: t, opts: o, n: o.Requests}
 	for l := range t.levels {
 		st, err := s.load(format{o.Logits[l].BF16, t.levels[l].wide})
 		if err != nil {
@@ -78,12 +85,14 @@ func (s *Set) NewSearch(t *Tree, o Options) (*Search, error) {
 		}
 		q.stages = append(q.stages, st)
 	}
-	q.layOut()
-	if q.err != nil {
-		return nil, errors.Join(fmt.Errorf("topk: memory of a search: %w", q.err), q.free())
+	if err := q.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("topk: memory of a search: %w", err), q.Close())
 	}
 	return q, nil
 }
+
+// Use has Begin and Round search for the first n requests only, 1 … Options.Requests.
+func (q *Search) Use(n int) { q.n = n }
 
 // rows returns the beams that a request may have before a round.
 func (q *Search) rows(round int) int {
@@ -93,78 +102,133 @@ func (q *Search) rows(round int) int {
 	return q.opts.Widths[round-1]
 }
 
-func (q *Search) layOut() {
-	n := q.opts.Requests
+// open takes the memory, and fills in what does not change.
+func (q *Search) open() error {
+	table := len(q.tree.levels) * q.opts.Requests * searchBytes
+	var err error
+	if q.staged, err = q.c.AllocHost(table + q.opts.Requests*beamLayout(1).bytes); err != nil {
+		return err
+	}
+	size := q.lay(0)
+	base := q.alloc(size)
+	if q.err != nil {
+		return q.err
+	}
+	if err := q.c.Zero(base, size); err != nil { // scratch memory is zero between rounds
+		return err
+	}
+	q.lay(base)
+	for i := range q.opts.Requests {
+		at := q.staged.Bytes[table+i*q.steps[0]:][:q.steps[0]]
+		clear(at)
+		at[0] = 1 // beams: the empty path, of score 0
+	}
+	return errors.Join(q.c.Upload(q.roots, q.staged.Bytes[table:]), q.c.Upload(q.on[0], q.staged.Bytes[:table]))
+}
+
+// fields is where the fields of a request's beams lie.
+type fields struct{ scores, nodes, parents, codes, bytes int }
+
+// beamLayout lays out beams with room for so many. The head is first.
+func beamLayout(room int) fields {
+	var f fields
+	f.scores = align(headBytes, 16)
+	f.nodes = f.scores + align(8*room, 16)
+	f.parents = f.nodes + align(4*room, 16)
+	f.codes = f.parents + align(4*room, 16)
+	f.bytes = f.codes + align(4*room, 16)
+	return f
+}
+
+func align(n, to int) int { return (n + to - 1) / to * to }
+
+// lay gives everything its place in a block at base, and returns the size of the block.
+func (q *Search) lay(base driver.Ptr) int {
+	n, at := q.opts.Requests, 0
+	take := func(bytes int) driver.Ptr {
+		p := base.At(at)
+		at += align(bytes, 256)
+		return p
+	}
+	q.beams, q.steps, q.rounds, q.found, q.on = nil, nil, nil, nil, nil
 	rows := 1
 	for round := range len(q.tree.levels) + 1 {
-		room := q.rows(round)
-		rows = max(rows, room)
-		row := make([]Beams, n)
+		rows = max(rows, q.rows(round))
+		f := beamLayout(q.rows(round))
+		first, row := take(n*f.bytes), make([]Beams, n)
 		for i := range row {
-			row[i] = Beams{q.alloc(headBytes), q.alloc(8 * room), q.alloc(4 * room), q.alloc(4 * room), q.alloc(4 * room)}
+			p := first.At(i * f.bytes)
+			row[i] = Beams{p, p.At(f.scores), p.At(f.nodes), p.At(f.parents), p.At(f.codes)}
 		}
-		q.beams = append(q.beams, row)
+		q.beams, q.steps = append(q.beams, row), append(q.steps, f.bytes)
 	}
-	one := []int32{1, 0}
-	q.roots = []driver.Ptr{q.upload(bytesOf(one)), q.upload(make([]byte, 8))}
+	q.roots = take(n * q.steps[0])
 	scratch, maxes := make([]driver.Ptr, n), make([]driver.Ptr, n)
 	for i := range n {
-		scratch[i], maxes[i] = q.upload(make([]byte, scratchBytes)), q.alloc(4*groups*rows)
+		scratch[i], maxes[i] = take(scratchBytes), take(4*groups*rows)
 	}
+	table := take(len(q.tree.levels) * n * searchBytes)
 	for l := range q.tree.levels {
 		level, logits := &q.tree.levels[l], q.opts.Logits[l]
 		size := 4
 		if logits.BF16 {
 			size = 2
 		}
-		row, found := make([]search, n), make([]driver.Ptr, n)
+		row, found := offheap.Slice[search](q.staged.Bytes[l*n*searchBytes:], n), make([]driver.Ptr, n)
 		for i := range row {
-			found[i] = q.alloc(rowBytes * q.rows(l))
+			found[i] = take(rowBytes * q.rows(l))
 			row[i] = search{logits: logits.Ptr.At(i * q.rows(l) * logits.Stride * size), starts: level.starts, codes: level.codes,
 				in: q.beams[l][i], out: q.beams[l+1][i], scratch: scratch[i], maxes: maxes[i], rows: found[i],
 				stride: int32(logits.Stride), size: int32(level.size), width: int32(q.opts.Widths[l])}
 		}
 		q.rounds, q.found = append(q.rounds, row), append(q.found, found)
-		q.on = append(q.on, q.upload(bytesOf(row)))
+		q.on = append(q.on, table.At(l*n*searchBytes))
 	}
+	return at
 }
 
 // Close frees the memory.
-func (q *Search) Close() error { return q.free() }
+func (q *Search) Close() error { return errors.Join(q.free(), q.c.FreeHost(q.staged)) }
 
 // Beams returns a request's beams before a round; those after the last round are the results.
 func (q *Search) Beams(round, request int) Beams { return q.beams[round][request] }
 
+// Results says where the results of all requests lie: those of request i are Bytes bytes from Base + i·Bytes on. In
+// these, the head is first, scores begin at Scores and nodes at Nodes.
+type Results struct {
+	Base                 driver.Ptr
+	Bytes, Scores, Nodes int
+}
+
+// Results returns them. They stay where they are.
+func (q *Search) Results() Results {
+	last := len(q.tree.levels)
+	f := beamLayout(q.rows(last))
+	return Results{Base: q.beams[last][0].Head, Bytes: f.bytes, Scores: f.scores, Nodes: f.nodes}
+}
+
 // Limit says which nodes of a level a request may keep: those whose bit is set in alive (0: all), less
 // those in dead, which lists n nodes in ascending order. Others take part in the softmax all the same. It
-// holds for later rounds, also in graphs, and waits for the GPU.
-func (q *Search) Limit(level, request int, alive, dead driver.Ptr, n int) error {
+// holds for rounds behind the next Send, also in graphs. Nothing that was sent may still be on its way.
+func (q *Search) Limit(level, request int, alive, dead driver.Ptr, n int) {
 	r := &q.rounds[level][request]
 	r.alive, r.dead, r.deads = alive, dead, int32(n)
-	one := bytesOf(q.rounds[level][request : request+1])
-	return q.c.Upload(q.on[level].At(request*len(one)), one)
+}
+
+// Send puts the copy of all limits to the GPU into the stream.
+func (q *Search) Send(s *driver.Stream) error {
+	return s.Copy(q.on[0], q.staged.Ptr, len(q.tree.levels)*q.opts.Requests*searchBytes)
 }
 
 // Begin gives every request its first beam, the empty path.
 func (q *Search) Begin(s *driver.Stream) error {
-	for _, b := range q.beams[0] {
-		if err := s.Copy(b.Head, q.roots[0], headBytes); err != nil {
-			return err
-		}
-		if err := s.Copy(b.Scores, q.roots[1], 8); err != nil {
-			return err
-		}
-		if err := s.Copy(b.Nodes, q.roots[1], 4); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.Copy(q.beams[0][0].Head, q.roots, q.n*q.steps[0])
 }
 
 // Round selects the continuations of all requests' beams at a level. args is overwritten. With overlap
 // its first kernel may start before what writes the logits has finished, which it waits for.
 func (q *Search) Round(s *driver.Stream, args *driver.Args, level int, overlap bool) error {
-	st, rows, n := q.stages[level], q.rows(level), q.opts.Requests
+	st, rows, n := q.stages[level], q.rows(level), q.n
 	args.Reset().Ptr(q.on[level])
 	launch := func(f *driver.Function, blocks, threads int, overlap bool) error {
 		return f.Launch(s, driver.Launch{Grid: [3]int{blocks, n}, Block: [3]int{threads}, Overlap: overlap && q.c.Info().Arch >= 90}, args)

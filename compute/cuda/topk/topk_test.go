@@ -171,7 +171,8 @@ func (m *machine) place(r *round) *Search {
 		if len(r.dead) > 0 {
 			dead = m.upload(bytesOf(r.dead))
 		}
-		m.must(q.Limit(1, 0, alive, dead, len(r.dead)))
+		q.Limit(1, 0, alive, dead, len(r.dead))
+		m.must(q.Send(m.stream))
 	}
 	return q
 }
