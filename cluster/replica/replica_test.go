@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	clusterv1 "grebe/api/grebe/cluster/v1"
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
 	"grebe/cluster/coord"
@@ -342,6 +343,41 @@ func TestPausedLeader(t *testing.T) {
 		if _, ok := old.catalog.Item("split"); ok || old.replaced != 1 {
 			t.Errorf("the old leader's write is there: %v, after %d snapshots", ok, old.replaced)
 		}
+	})
+}
+
+// A stream that a follower has given up reaches the leader late, after the one that it uses. The follower stays in sync.
+func TestLateStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := virtual(t)
+		defer s.Close()
+		defer w.close()
+		three(w)
+		old, follower := w.leader(), w.others(w.leader())[0]
+		conn, err := w.dial(follower.id, old.id, old.ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := clusterv1.NewReplicaClient(conn).Pull(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&clusterv1.PullRequest{Node: follower.id, Place: follower.place()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		for i := range 5 {
+			if err := put(follower.catalog, fmt.Sprint("after", i), ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(w.ttl)
+		}
+		w.settle()
 	})
 }
 

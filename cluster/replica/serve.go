@@ -116,7 +116,7 @@ func (n *Node) Pull(stream clusterv1.Replica_PullServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	p := &pull{n: n, l: l, node: first.Node, stream: stream, next: first.Place.Index + 1}
+	p := &pull{n: n, l: l, node: first.Node, stream: stream, next: first.Place.Index + 1, cancel: cancel}
 	defer p.release()
 	if !ok {
 		first.Place.Index = 0
@@ -155,17 +155,22 @@ type pull struct {
 	l      *leading
 	node   string // the follower
 	stream clusterv1.Replica_PullServer
+	cancel context.CancelFunc
 	next   uint64            // index of the next record to send
 	held   *catalog.Snapshot // keeps the records behind it until they are sent
 }
 
-// join notes that a follower pulls, and what it has on disk. Call the result when it pulls no more.
+// join notes that a follower pulls, and what it has on disk. Call the result when it pulls no more. It ends the stream before:
+// a stream that was held up in the network may come after a later one, and then the follower must pull again to be heard.
 func (p *pull) join(stored uint64) (leave func()) {
 	p.l.change(func() {
 		f := p.l.followers[p.node]
 		if f == nil {
 			f = &follower{}
 			p.l.followers[p.node] = f
+		}
+		if f.stream != nil {
+			f.stream.cancel()
 		}
 		f.pulls++
 		f.pulled, f.stream, f.stored, f.shown = true, p, stored, 0
