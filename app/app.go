@@ -288,7 +288,8 @@ func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
 	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log, shared: cfg.Cluster.Name != ""}
 	err := files.once(cfg.Catalog.Items, func(id string) (has, deleted bool, err error) {
 		_, has = c.Item(id)
-		return has, false, nil
+		deleted, err = c.BuriedItem(id)
+		return has, deleted, err
 	}, c.LoadItemsIf)
 	if err != nil {
 		return fmt.Errorf("catalog.items: %w", err)

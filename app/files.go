@@ -104,7 +104,8 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		return err
 	}
 	if f.deleted > 0 {
-		l.log.Warn("users of a catalog file were deleted: they are left out until they are put again", "file", full, "users", f.deleted)
+		l.log.Warn("lines of a catalog file are of items or users who were deleted: they are left out until they are put again",
+			"file", full, "lines", f.deleted)
 	}
 	if before && !same {
 		l.log.Info("a catalog file has changed", "file", full, "lines_loaded", n, "lines", len(f.now))

@@ -98,16 +98,15 @@ func (b *batch) replay(e entry, track bool) {
 	case putsItem, putsUser:
 		user := e.kind == putsUser
 		b.put(user, e.id, e.version, e.record)
-		if user {
-			b.unbury(e.id)
-		}
+		b.unbury(user, e.id)
 	case appends:
 		b.append(e.id, e.version, e.record)
 	case deletesItem:
 		b.delete(false, e.id)
+		b.bury(false, e.id)
 	case deletesUser:
 		b.delete(true, e.id)
-		b.bury(e.id)
+		b.bury(true, e.id)
 		if track {
 			b.intend(e.id, e.version)
 		}

@@ -212,6 +212,41 @@ func TestFollowersHaveWhatTheLeaderHas(t *testing.T) {
 	shut(t, follower)
 }
 
+// All nodes of a cluster remember items that were deleted, by records and by copies, until they are put again.
+func TestBuriedItems(t *testing.T) {
+	leader, _, _ := replica(t, Options{}, 7)
+	follower, _, dir := replica(t, Options{}, 0)
+	if err := copyTo(t, leader, follower); err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range []Op{{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "b"}}, {PutUser: &grebev1.User{Id: "a"}},
+		{DeleteItem: "a"}, {DeleteItem: "b"}, {PutItem: &grebev1.Item{Id: "b"}}, {DeleteItem: "nothing"}} {
+		if r := leader.Apply([]Op{op})[0]; r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	pull(t, leader, follower)
+	shut(t, follower)
+	follower = open(t, dir, Options{Replicated: true})
+	joined, _, _ := replica(t, Options{}, 0)
+	if err := copyTo(t, leader, joined); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*Catalog{"the leader": leader, "a follower": follower, "a copy": joined} {
+		for id, want := range map[string]bool{"a": true, "b": false, "nothing": false} {
+			if got, err := c.BuriedItem(id); got != want || err != nil {
+				t.Errorf("%s: item %s is deleted: %v, %v; want %v", name, id, got, err, want)
+			}
+		}
+		if got, err := c.Buried("a"); got || err != nil {
+			t.Errorf("%s: the user with the id of a deleted item is deleted: %v, %v", name, got, err)
+		}
+	}
+	shut(t, leader)
+	shut(t, follower)
+	shut(t, joined)
+}
+
 // Readers see a record when it is committed, and not before.
 func TestUncommittedRecordsAreNotShown(t *testing.T) {
 	leader, h, dir := replica(t, Options{}, 3)

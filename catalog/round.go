@@ -325,6 +325,9 @@ func (r *round) putItem(m *mutation) {
 	m.Created, m.Changed = old == nil, true
 	if r.batch != nil {
 		r.batch.put(false, m.id, m.item.version, m.record)
+		if r.c.log != nil {
+			r.batch.unbury(false, m.id)
+		}
 		r.log(entry{kind: putsItem, version: m.item.version, record: m.record})
 	}
 }
@@ -342,6 +345,9 @@ func (r *round) deleteItem(m *mutation) {
 	m.Changed = true
 	if r.batch != nil {
 		r.batch.delete(false, m.id)
+		if r.c.log != nil {
+			r.batch.bury(false, m.id)
+		}
 		r.log(entry{kind: deletesItem, version: version, id: m.id})
 	}
 }
@@ -374,7 +380,7 @@ func (r *round) replaceUser(old, e *userEntry) error {
 	if old == nil {
 		r.nUsers++
 		if r.batch != nil {
-			r.batch.unbury(e.user.Id)
+			r.batch.unbury(true, e.user.Id)
 		}
 	}
 	r.totals.bytes += grow
@@ -401,7 +407,7 @@ func (r *round) deleteUser(m *mutation) {
 	if r.batch != nil {
 		r.log(entry{kind: deletesUser, version: version, id: m.id})
 		r.batch.delete(true, m.id)
-		r.batch.bury(m.id)
+		r.batch.bury(true, m.id)
 		if r.c.opt.TrackDeletions {
 			r.batch.intend(m.id, version)
 		}

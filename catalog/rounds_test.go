@@ -12,7 +12,7 @@ import (
 // Keys on disk are a letter for the kind and the first 16 bytes of the id's digest, as FORMAT.md says.
 func TestKeysOnDisk(t *testing.T) {
 	h := sha256.Sum256([]byte("id"))
-	for kind, key := range map[byte][]byte{'i': slicesOf(keyOf(false, "id")), 'u': slicesOf(keyOf(true, "id")), 'd': slicesOf(deletionKey("id")), 't': slicesOf(buriedKey("id"))} {
+	for kind, key := range map[byte][]byte{'i': slicesOf(keyOf(false, "id")), 'u': slicesOf(keyOf(true, "id")), 'd': slicesOf(deletionKey("id")), 't': slicesOf(buriedKey(true, "id"))} {
 		if want := append([]byte{kind}, h[:16]...); !slices.Equal(key, want) {
 			t.Errorf("the key of kind %c is %x, want %x", kind, key, want)
 		}
