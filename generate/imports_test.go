@@ -50,6 +50,31 @@ func (s *shelf) codes(model, id string) string {
 	return fmt.Sprint(snap.table.Codes(nil, n))
 }
 
+// An import that entered at another node of a cluster is one version here too: it is known by its changes and its end.
+func TestAnImportElsewhereIsOneVersion(t *testing.T) {
+	s := newShelf(t)
+	s.fill(10)
+	s.open()
+	before := contentsOf(s.models["a"].Snapshot())
+	for i := range 3 {
+		for _, r := range s.catalog.ApplyImport("x", []catalog.Op{{PutItem: coded(fmt.Sprint("new", i), 1, 1)}}) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		s.keeper.Renew()
+	}
+	s.want("while it is under way", "a", before)
+	end := must(s.catalog.EndImport("x"))
+	s.keeper.Renew()
+	if v := s.keeper.Versions(); len(v) != 2 || v[0].Version != fmt.Sprint(end) {
+		t.Errorf("versions %+v, want two, the last of which is %d, the import's end", v, end)
+	}
+	if got := s.codes("a", "new2"); got != "[1 1]" {
+		t.Errorf("an imported item is generated with the codes %s", got)
+	}
+}
+
 // The changes of an import become one version when it ends. Until then models generate the items of before. A
 // rollback undoes all of it.
 func TestAnImportIsOneVersion(t *testing.T) {

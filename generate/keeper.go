@@ -224,6 +224,10 @@ func (k *Keeper) hear(c catalog.Change) {
 	k.mu.Lock()
 	e := catalog.Entry{Item: c.NewItem, Version: c.Version}
 	into := k.imports[c.Import]
+	if into == nil && c.Import != "" && len(k.imports) < maxImports { // it entered at another node of the cluster
+		into = &importing{pending: map[string]catalog.Entry{}}
+		k.imports[c.Import] = into
+	}
 	for _, im := range k.imports { // the latest change of an item counts
 		if im != into {
 			delete(im.pending, c.ID)
