@@ -63,13 +63,10 @@ func share(list []sample, m *member, from, to time.Time) float64 {
 	return float64(n) / float64(max(1, len(list)))
 }
 
-// Two nodes cannot reach each other, and one of them not the coordinator. Both go on, and find each other when the network is back.
-func TestTrialPartition(t *testing.T) {
-	if !trialFull() {
-		t.Skip("takes a minute: GREBE_TRIAL=full, or `make cluster-test`")
-	}
-	c := prepareTrial(t, 2)
-	var links []*link
+// separable makes a cluster of two nodes that can be cut off from each other, and the second one from the coordinator too.
+func separable(t *testing.T) (c *trial, links []*link) {
+	t.Helper()
+	c = prepareTrial(t, 2)
 	for _, m := range c.nodes {
 		l := startLink(t, m.peer)
 		m.advertise = l.addr()
@@ -78,7 +75,15 @@ func TestTrialPartition(t *testing.T) {
 	c.etcd = startEtcd(t)
 	l := startLink(t, c.etcd.addr)
 	c.nodes[1].set = []string{"cluster.coordinator=etcd://" + l.addr()}
-	links = append(links, l)
+	return c, append(links, l)
+}
+
+// Two nodes cannot reach each other, and one of them not the coordinator. Both go on, and find each other when the network is back.
+func TestTrialPartition(t *testing.T) {
+	if !trialFull() {
+		t.Skip("takes a minute: GREBE_TRIAL=full, or `make cluster-test`")
+	}
+	c, links := separable(t)
 	c.startAll()
 	pool := questions(t, 300, 13)
 	load := startTraffic(t, c.half(pool), pool, anyOf(c.nodes...), nil)
