@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"grebe/compute"
 	"grebe/compute/cpu"
@@ -22,9 +23,13 @@ func OpenDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 	if !cfg.Computes() {
 		return null.New(null.Options{}), nil // it takes no memory for weights
 	}
-	if cfg.Device == "none" {
+	if strings.HasPrefix(cfg.Device, "none") {
+		batch, token, err := cfg.NoDevice()
+		if err != nil {
+			return nil, fmt.Errorf("device: %w", err)
+		}
 		log.Warn("nothing is computed: answers are nonsense", "device", cfg.Device)
-		return null.New(null.Options{}), nil
+		return null.New(null.Options{Fixed: batch, Row: token}), nil
 	}
 	if cfg.Device != "cpu" {
 		d, err := cuda.New(cuda.Options{})

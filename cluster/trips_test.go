@@ -24,3 +24,17 @@ func TestShortestTripCounts(t *testing.T) {
 		t.Error("a trip is old after 10 s")
 	}
 }
+
+// A few round trips do not show that a node is a little further away than others: they show only that it is much further.
+func TestFewTripsShowLittle(t *testing.T) {
+	var x trips
+	for i := range enough {
+		ms := x.add(2, time.Duration(i+1)*time.Millisecond)
+		if want := i+1 == enough; x.sure(ms, .5) != want {
+			t.Errorf("%d round trips of 2 ms show that the node is not as near as another one at 0.5 ms: %v", i+1, !want)
+		}
+		if !x.sure(50, .5) {
+			t.Errorf("%d round trips do not show that a node is 50 ms away", i+1)
+		}
+	}
+}

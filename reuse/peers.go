@@ -19,8 +19,9 @@ type Peers interface {
 	Items(keys []plan.Key, tiers []plan.Tier) int
 	// User returns how many leading tokens of a user another node has.
 	User(key plan.Key, tokens []int32) int
-	// Cost returns the milliseconds of a round trip, and those per MiB of KV.
-	Cost() (trip, mib float64)
+	// Cost returns the milliseconds of a round trip, and those per MiB of KV. After fetches that came too late, late is how many times as
+	// long as that the next ones count; else 1.
+	Cost() (trip, mib, late float64)
 	// Fetch asks nodes for entries, and sets Came of those that are in the memory of their arrivals. It returns at the latest when
 	// ctx ends, and uses no arrival afterwards.
 	Fetch(ctx context.Context, wants []Want)
@@ -116,8 +117,8 @@ func (v *Visit) pricePeers(p Peers, costs *schedule.Costs, entries int) {
 	if entries == 0 {
 		return
 	}
-	trip, mib := p.Cost()
-	v.farCost = schedule.Transfer{Entry: trip / float64(entries), Token: v.cache.perToken(mib)}
+	trip, mib, late := p.Cost()
+	v.farCost = schedule.Transfer{Entry: trip / float64(entries), Token: v.cache.perToken(mib * late)}
 	costs.Transfer[plan.Peer] = v.farCost
 }
 
@@ -173,7 +174,7 @@ func (v *Visit) askPeers(ctx context.Context) {
 		return
 	}
 	wait := v.fetchWait(ctx)
-	if v.fetchTakes() >= float64(wait)/float64(time.Millisecond) { // policies that name an order load all that is cached
+	if !schedule.FetchPays(v.fetchTakes(), wait) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)

@@ -44,8 +44,8 @@ func (n *neighbour) User(key plan.Key, tokens []int32) int {
 	return int(e.Tokens)
 }
 
-func (n *neighbour) Cost() (trip, mib float64) { return n.trip, n.mib }
-func (n *neighbour) Damaged() int64            { return 3 }
+func (n *neighbour) Cost() (trip, mib, late float64) { return n.trip, n.mib, 1 }
+func (n *neighbour) Damaged() int64                  { return 3 }
 
 func (n *neighbour) Fetch(ctx context.Context, wants []Want) {
 	n.mu.Lock()

@@ -37,7 +37,7 @@ func (c *Cache) Costs() schedule.Costs {
 	costs.Model = c.opt.Load.Model()
 	costs.Transfer[plan.Disk] = costs.Transfer[plan.Disk].Times(c.loads.drift.factor())
 	if p := c.peer(); p != nil {
-		_, mib := p.Cost()
+		_, mib, _ := p.Cost() // how late some fetches were is for this node to know: others would not send it requests that show better
 		costs.Transfer[plan.Peer].Token = c.perToken(mib)
 	}
 	return costs

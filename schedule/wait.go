@@ -26,6 +26,16 @@ func FetchWait(left time.Duration, deadline bool, queue, alone, with float64) ti
 	return max(wait, 0)
 }
 
+// leastSaved is the milliseconds that a fetch from peers has to save. Single round trips are longer than predicted by about as much, and
+// a fetch that is late costs its whole wait.
+const leastSaved = 2
+
+// FetchPays reports whether a request asks peers, if that is predicted to take so many milliseconds and it would wait for as long as
+// FetchWait says.
+func FetchPays(takes float64, wait time.Duration) bool {
+	return takes+leastSaved < float64(wait)/float64(time.Millisecond)
+}
+
 // BlockWait returns how long a request waits for its blocks before it is queued. takes is its time without them. The
 // wait leaves twice that time, because predictions err, and the milliseconds of the queue. 0 means no limit, as for
 // PrefixWait.

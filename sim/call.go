@@ -33,6 +33,8 @@ type Ended struct {
 	Queue, Compute   time.Duration // of Took: in the node's queue, and in its batch
 	Answered         bool
 	Tokens, Computed int // of its prompt: all, and those that were computed for it
+	Node             int // that answered
+	Order            plan.Order
 }
 
 // call is a request on its way. Calls are used again.
@@ -81,6 +83,11 @@ type call struct {
 	rowsMiss int   // embedding rows that are not cached
 	waits    int   // flows under way
 	waiting  bool
+	patience time.Duration // for nodes that are asked for KV; 0: none is
+	far      int32         // tokens of the user that another node has
+	farAt    int32         // the node
+	userCame bool          // it sent them
+	got      []bool        // by item: another node sent it
 	begins   time.Duration // of its wait for flows
 	ran      time.Duration // when its batch began
 	ended    time.Duration // and ended
@@ -124,7 +131,7 @@ func (c *calls) put(i int32) {
 	old := c.all[i]
 	*old = call{
 		gen: old.gen + 1, pinned: old.pinned[:0], made: old.made[:0], expected: old.expected[:0], tiers: old.tiers[:0], items: old.items[:0],
-		Request: Request{Items: old.Items[:0], ItemTokens: old.ItemTokens[:0], Shards: old.Shards[:0]},
+		got: old.got[:0], Request: Request{Items: old.Items[:0], ItemTokens: old.ItemTokens[:0], Shards: old.Shards[:0]},
 	}
 	c.free = append(c.free, i)
 }

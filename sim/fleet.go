@@ -59,6 +59,7 @@ type fleet struct {
 	net       network
 	places    *placement.Map // nil: none
 	peers     bool           // items may be had from other nodes
+	holders   bool           // feeds say from which
 	learns    bool           // the map is made again from requests
 	lives     uint64
 	shards    int     // of embedding tables
@@ -114,6 +115,7 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 		f.expect = int(s.Load.Rate * s.Duration.Seconds())
 	}
 	f.peers = s.Placement.Kind != "none" && len(s.profiles) > 1 && s.Network.Bandwidth > 0 && s.Network.Exchange
+	f.holders = s.holdersWork()
 	f.net = newNetwork(s, len(s.profiles))
 	f.bytesFrom = make([]int64, len(s.profiles))
 	f.result = newRecorder(s)
@@ -130,7 +132,11 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 	if err := f.place(); err != nil {
 		return nil, err
 	}
-	for range s.Route.Routers {
+	routers := s.Route.Routers
+	if s.Route.Inside {
+		routers = len(f.nodes)
+	}
+	for range routers {
 		r, err := newRouter(f)
 		if err != nil {
 			return nil, fmt.Errorf("sim: %w", err)
@@ -286,7 +292,7 @@ func (f *fleet) happen(e *event) {
 		f.nodes[e.node].serve(e.arg)
 		return
 	case patience:
-		if c := f.calls.all[e.arg]; c.gen == e.gen && c.waiting {
+		if c := f.calls.all[e.arg]; c.gen == e.gen && c.waiting && c.node == e.node {
 			f.nodes[e.node].settle()
 			f.nodes[e.node].ready(e.arg)
 		}
@@ -348,7 +354,7 @@ func (f *fleet) arrive() {
 	c.Request, f.next = f.next, c.Request // slices change hands
 	c.At, c.deadline = f.now, f.now+s.Deadline.Duration
 	c.counted = f.now >= s.Warmup.Duration
-	c.router = int32(f.sent % len(f.routers))
+	c.router = f.entry(f.sent)
 	f.sent++
 	f.open++
 	if f.learns {
@@ -361,6 +367,25 @@ func (f *fleet) arrive() {
 	}
 }
 
+// entry returns the router at which a request enters: they take turns. Inside of nodes, only those that are up do.
+func (f *fleet) entry(turn int) int32 {
+	n := len(f.routers)
+	for i := range n {
+		if at := (turn + i) % n; !f.scenario.Route.Inside || f.nodes[at].up {
+			return int32(at)
+		}
+	}
+	return int32(turn % n)
+}
+
+// trip returns the time between a router and a node.
+func (f *fleet) trip(router, node int32) time.Duration {
+	if f.scenario.Route.Inside && router == node {
+		return 0
+	}
+	return f.hop
+}
+
 // send has a router pick a node for a call.
 func (f *fleet) send(i int32) {
 	c := f.calls.all[i]
@@ -370,7 +395,7 @@ func (f *fleet) send(i int32) {
 		f.push(event{at: f.now, kind: answers, node: -1, arg: i, gen: c.gen})
 		return
 	}
-	f.push(event{at: f.now + f.hop + f.nodes[c.node].reads(c), kind: reaches, node: c.node, arg: i, gen: c.gen})
+	f.push(event{at: f.now + f.trip(c.router, c.node) + f.nodes[c.node].reads(c), kind: reaches, node: c.node, arg: i, gen: c.gen})
 }
 
 // reach has a call reach its node. If the node is gone, the connection is refused.
@@ -406,7 +431,7 @@ func (f *fleet) answer(e *event) {
 	}
 	took := f.now - c.At
 	if e.node >= 0 {
-		f.routers[c.router].view.Told(int(c.node), f.now-f.hop, inMs(c.backlog))
+		f.routers[c.router].view.Told(int(c.node), f.now-f.trip(c.router, c.node), inMs(c.backlog))
 	}
 	if e.node >= 0 && c.outcome == answered {
 		f.routers[c.router].view.Answered(int(c.node), c.chosen, took.Seconds()*1e3, f.now)

@@ -51,6 +51,9 @@ type node struct {
 	keys  []plan.Key
 	uses  []float32
 	owner []int32
+	// Of lookAround and farUser.
+	hashes, sets []uint64
+	copies       []residency.Copy
 
 	back    backlog
 	missing []task
@@ -223,7 +226,7 @@ func (n *node) arrive(i int32) {
 		n.f.push(event{at: n.look(c), kind: enters, node: n.id, arg: i, gen: n.gen})
 		return
 	}
-	if !n.f.scenario.Network.Overlap || !n.fetch(i) {
+	if !n.ask(i) && (!n.f.scenario.Network.Overlap || !n.fetch(i)) {
 		n.enter(i)
 	}
 }
@@ -249,6 +252,14 @@ func (n *node) decide(c *call, slack float64, policy schedule.Policy) {
 		own = min(h.Tokens, int(c.UserTokens))
 		in.UserCached[n.users.tiers[h.Level()]] = int32(own)
 	}
+	asked := 0
+	if n.f.holders {
+		asked = n.lookAround(c)
+		if n.farUser(c, own) {
+			in.UserCached[plan.Peer] = c.far - int32(own)
+			asked++
+		}
+	}
 	in.Frequency, in.Coldest = n.hot.User(user, now)
 	in.Returns, in.ReturnsKnown = n.returns.Expect(in.Frequency), true
 	in.UserRoom = own > 0 || n.hasRoom(int(c.UserTokens))
@@ -260,6 +271,9 @@ func (n *node) decide(c *call, slack float64, policy schedule.Policy) {
 	}
 	costs := n.costs
 	costs.Model = n.model
+	if asked > 0 {
+		costs.Transfer[plan.Peer] = n.priceOthers(asked)
+	}
 	d := schedule.Decide(&in, &costs, policy)
 	if n.decided != nil {
 		in, d := in, d // so that only these are allocated
@@ -270,6 +284,12 @@ func (n *node) decide(c *call, slack float64, policy schedule.Policy) {
 	if s.Prompt.Blend.on() && d.Reuse && n.blendPays(&in, &d) {
 		n.blend(c)
 		return
+	}
+	if c.patience = 0; asked > 0 {
+		if c.patience = n.patient(c, &in, &d, costs.Transfer[plan.Peer]); c.patience > 0 {
+			return // what it uses is known when the others have answered
+		}
+		n.lookHere(c)
 	}
 	n.attach(c, d.Chosen())
 }
@@ -375,7 +395,7 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 			c.items[i] = n.expect(c, n.keys[i], int(c.ItemTokens[i]))
 			continue
 		}
-		n.found(c, n.items, h, at, int(c.ItemTokens[i]))
+		n.found(c, n.items, h, c.from(i, at), int(c.ItemTokens[i]))
 	}
 }
 
@@ -407,6 +427,9 @@ func (n *node) attachUser(c *call) {
 			if known < h.Tokens { // what is behind the user's tokens may be evicted
 				h = n.users.leading(h, known)
 				defer n.users.unpin(h)
+			}
+			if c.userCame {
+				at = plan.Peer
 			}
 			c.cached, c.userAt, c.older = known, at, h
 			c.keep = known < tokens
@@ -634,7 +657,7 @@ func (n *node) leave(i int32, how outcome) {
 		n.admission.Leave(&c.place, n.f.now)
 	}
 	c.outcome, c.backlog = how, n.backlogMs()
-	n.f.push(event{at: n.f.now + n.f.hop, kind: answers, node: n.id, arg: i, gen: c.gen})
+	n.f.push(event{at: n.f.now + n.f.trip(c.router, n.id), kind: answers, node: n.id, arg: i, gen: c.gen})
 }
 
 // end notes the accesses of a call.

@@ -79,6 +79,15 @@ func (n *node) serve(i int32) {
 		if !n.up || f.scenario.Network.Bandwidth == 0 {
 			break
 		}
+		if f.holders {
+			if bytes := n.lends(c, k); bytes > 0 {
+				found = append(found, k)
+				fl.bytes += bytes
+			} else {
+				n.totals.PeerMisses++
+			}
+			continue
+		}
 		if h := n.items.books.Read(itemKey(c.Items[k])); h != nil {
 			found = append(found, k)
 			fl.bytes += h.Bytes
@@ -109,7 +118,11 @@ func (n *node) land(i int32) {
 	c := f.calls.all[fl.call]
 	if c.gen == fl.gen && c.waiting {
 		for _, k := range fl.items {
-			n.receive(c, int(k))
+			if f.holders {
+				n.obtain(c, k)
+			} else {
+				n.receive(c, int(k))
+			}
 		}
 		if c.waits--; c.waits == 0 {
 			n.ready(fl.call)
@@ -138,6 +151,10 @@ func (n *node) receive(c *call, k int) {
 
 // ready queues a call whose flows have landed, or that waits no longer. Items that did not come are computed.
 func (n *node) ready(i int32) {
+	if n.f.holders {
+		n.resume(i)
+		return
+	}
 	c := n.f.calls.all[i]
 	c.waiting = false
 	n.totals.Waited += n.f.now - c.begins

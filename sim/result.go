@@ -216,6 +216,7 @@ func (c *call) how(took time.Duration) *Ended {
 	e := &Ended{At: c.At, Took: took, Answered: c.outcome == answered}
 	if e.Answered {
 		e.Queue, e.Compute = c.ran-c.queue.Arrival, c.ended-c.ran
+		e.Node, e.Order = int(c.node), c.order
 		e.Tokens, e.Computed = c.total, c.total-c.spared.Rows
 		for _, n := range c.tokens {
 			e.Computed -= n

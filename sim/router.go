@@ -35,7 +35,7 @@ func newRouter(f *fleet) (*router, error) {
 		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha, Beta: s.Route.Beta,
 		MissKV: s.Route.MissKV, MissEMB: s.Route.MissEMB, MissLoad: s.Route.MissLoad,
 		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards, FullLoad: 1e3 * s.SLO.Seconds(),
-		PeerItems: f.peers, Blend: s.Prompt.Blend.blending(),
+		PeerUsers: f.holders, PeerItems: f.peers || f.holders, Blend: s.Prompt.Blend.blending(),
 	}
 	if f.peers || f.places != nil && s.Placement.Preload {
 		c.Owned = plan.Host
@@ -70,6 +70,12 @@ func (r *router) pick(c *call) int32 {
 	q.Keys = q.Keys[:0]
 	for _, item := range c.Items {
 		q.Keys = append(q.Keys, residency.Hash(itemKey(item)))
+	}
+	if f.scenario.Route.Inside { // what happens on its own node is known at once
+		if n := f.nodes[c.router]; n.up && !n.drains && r.subs[n.id].boot == n.feed.Boot() {
+			r.follow(n, n.feed.Seq())
+			r.view.Told(int(n.id), f.now, inMs(n.backlogMs()))
+		}
 	}
 	choice := r.view.Pick(q, f.now)
 	c.chosen, c.foreseen = choice.Ms, choice.Reuse

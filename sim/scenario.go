@@ -170,6 +170,8 @@ type Network struct {
 	// Overlap: KV is fetched while a request waits for its batch. Without it, the batch waits for the KV of its requests,
 	// as in servers that fetch inside the forward pass. true
 	Overlap bool `yaml:"overlap"`
+	// Holders: without a placement map, nodes ask those that hold an entry by their feeds, as a server's nodes do. false
+	Holders bool `yaml:"holders"`
 }
 
 // Placement says which node holds which item.
@@ -189,6 +191,7 @@ type Placement struct {
 type Route struct {
 	Policy    string   `yaml:"policy"`    // see route.ParsePolicy; predicted
 	Routers   int      `yaml:"routers"`   // 1
+	Inside    bool     `yaml:"inside"`    // every node routes what enters there, as servers do; routers is not used then; false
 	Heartbeat Duration `yaml:"heartbeat"` // 100ms
 	Delay     Duration `yaml:"delay"`     // of feeds and heartbeats; the latency
 	Ring      int      `yaml:"ring"`      // events that a feed keeps; 65536
@@ -307,6 +310,7 @@ func (s *Scenario) Validate() error {
 	s.checkLoad(&p)
 	s.checkFleet(&p)
 	s.checkPlaces(&p)
+	s.checkHolders(&p)
 	for i, e := range s.Events {
 		path := fmt.Sprintf("events[%d]", i)
 		p.add(slices.Contains([]string{"fail", "start", "slow", "restart", "drain"}, e.Do), path+".do",

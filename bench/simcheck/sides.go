@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
-	"grebe/bench/drive"
 	"grebe/bench/load"
+	"grebe/plan"
 	"grebe/sim"
 	"grebe/workload"
 )
@@ -31,7 +30,7 @@ func (s *site) compare(ctx context.Context, r *Rate, seed uint64) error {
 		return err
 	}
 	r.Server = figures(got, s.o.Warmup)
-	predicted, err := s.simulate(ctx, reqs, 0)
+	predicted, err := s.simulate(ctx, reqs, 0, r.Link)
 	if err != nil {
 		return err
 	}
@@ -44,25 +43,22 @@ func (s *site) compare(ctx context.Context, r *Rate, seed uint64) error {
 
 // serve starts a server and sends the requests in an open loop. It leaves those that were sent, with their times, in reqs.
 func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Duration, seed uint64) (_ []sim.Ended, err error) {
-	s.runs++
-	settings := append([]drive.Setting{
-		{Key: "slo_ms", Value: fmt.Sprint(s.o.Deadline.Milliseconds())},
-		{Key: "data_dir", Value: filepath.Join(s.dir, fmt.Sprint("data", s.runs))},
-		{Key: "models[0].host_memory", Value: fmt.Sprint(s.host)},
-	}, s.o.Settings...)
-	if s.o.Where {
-		s.log = filepath.Join(s.dir, fmt.Sprint("log", s.runs))
-		settings = append(settings, drive.Setting{Key: "record", Value: s.log})
-	}
-	server, err := drive.Start(ctx, s.o.Program, s.shop.Config, settings)
+	servers, err := s.start(ctx, r.Nodes)
+	defer func() {
+		for _, server := range slices.Backward(servers) { // the first one may have the others' etcd
+			err = errors.Join(err, server.Stop())
+		}
+	}()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	c := &client{url: server.URL + "/v1/rank", reqs: reqs.all, got: make([]sim.Ended, len(reqs.all))}
+	c := &client{reqs: reqs.all, got: make([]sim.Ended, len(reqs.all))}
+	for _, server := range servers {
+		c.urls = append(c.urls, server.URL+"/v1/rank")
+	}
 	c.http.Transport = &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}
 	defer c.http.CloseIdleConnections()
-	before, err := server.Metrics(ctx)
+	before, err := cpuSeconds(ctx, servers)
 	if err != nil {
 		return nil, err
 	}
@@ -78,12 +74,16 @@ func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Dur
 	if len(res.Errors) > 0 {
 		return nil, fmt.Errorf("errors %v", res.Errors)
 	}
-	after, err := server.Metrics(ctx)
+	after, err := cpuSeconds(ctx, servers)
 	if err != nil {
 		return nil, err
 	}
-	const name = "process_cpu_seconds_total"
-	r.GeneratorCPU, r.ServerCPU, r.LagP99 = own.Seconds()/seconds, (after[name]-before[name])/seconds, res.Lag.P99
+	r.GeneratorCPU, r.ServerCPU, r.LagP99 = own.Seconds()/seconds, (after-before)/seconds, res.Lag.P99
+	if r.Nodes > 1 {
+		if r.Link, err = measureLink(ctx, servers); err != nil {
+			return nil, err
+		}
+	}
 	c.got, reqs.all = c.got[:res.Next], reqs.all[:res.Next]
 	for i := range reqs.all {
 		reqs.all[i].At = c.got[i].At
@@ -103,7 +103,7 @@ func cpuTime() time.Duration {
 
 // client sends requests and keeps how they ended.
 type client struct {
-	url   string
+	urls  []string // requests enter at one after the other
 	http  http.Client
 	reqs  []request
 	start time.Time
@@ -115,7 +115,7 @@ func (c *client) rank(ctx context.Context, i int) error {
 	e := &c.got[i]
 	sent := time.Now()
 	e.At = sent.Sub(c.start)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(c.reqs[i].body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.urls[i%len(c.urls)], bytes.NewReader(c.reqs[i].body))
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,9 @@ func (c *client) rank(ctx context.Context, i int) error {
 		return fmt.Errorf("%s: %.200s", resp.Status, text)
 	}
 	var answer struct {
-		Usage struct {
+		Node   string `json:"node"`
+		Prefix string `json:"prefix"`
+		Usage  struct {
 			Prompt   int `json:"prompt_tokens"`
 			Computed int `json:"computed_tokens"`
 			User     int `json:"user_tokens"`
@@ -152,14 +154,19 @@ func (c *client) rank(ctx context.Context, i int) error {
 	if want := int(c.reqs[i].UserTokens); answer.Usage.User != want {
 		return fmt.Errorf("the server counts %d tokens of a user, not %d", answer.Usage.User, want)
 	}
+	if answer.Prefix == "item" {
+		e.Order = plan.ItemFirst
+	}
+	_, _ = fmt.Sscanf(answer.Node, "n%d", &e.Node) // a server without a cluster has no name
 	e.Answered, e.Tokens, e.Computed = true, answer.Usage.Prompt, answer.Usage.Computed
 	e.Queue = time.Duration(answer.Timing.Queue * float64(time.Millisecond))
 	e.Compute = time.Duration(answer.Timing.Compute * float64(time.Millisecond))
 	return nil
 }
 
-// simulate runs one node on the requests: at their times, or by clients that wait for their answers if there are any.
-func (s *site) simulate(ctx context.Context, reqs *requests, clients int) ([]sim.Ended, error) {
+// simulate runs one node on the requests, or those of a cluster that a link connects: at the requests' times, or by clients that wait
+// for their answers if there are any.
+func (s *site) simulate(ctx context.Context, reqs *requests, clients int, link *Link) ([]sim.Ended, error) {
 	c := sim.Default()
 	c.SLO, c.Deadline = sim.Duration{Duration: s.o.Deadline}, sim.Duration{Duration: s.o.Deadline}
 	c.Prompt.Preamble, c.Prompt.LeadIn, c.Prompt.Question = reqs.fixed[0], reqs.fixed[1], reqs.fixed[2]
@@ -170,6 +177,9 @@ func (s *site) simulate(ctx context.Context, reqs *requests, clients int) ([]sim
 	c.Fleet.Profile, c.Fleet.Host = s.file, sim.Bytes(s.host)
 	c.Cache.Predict, c.Cache.Page = true, sim.Bytes(s.page)
 	c.Network.Latency = sim.Duration{}
+	if link != nil {
+		link.connect(c)
+	}
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -186,7 +196,7 @@ func (s *site) capacity(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	all, err := s.simulate(ctx, reqs, clients)
+	all, err := s.simulate(ctx, reqs, clients, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -6,6 +6,7 @@
 package simcheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,18 +21,20 @@ import (
 	"grebe/bench/profile"
 	"grebe/bench/report"
 	"grebe/compute"
+	"grebe/plan"
 	"grebe/sim"
 )
 
 // Options say what to compare. Zero values mean the defaults in their comments.
 type Options struct {
 	Program    string                         // the server: path of grebe
-	Device     string                         // cpu or gpu; cpu
+	Device     string                         // cpu, gpu, or none, which computes nothing in a given time; cpu
 	Model      string                         // of profile.Models; demo
 	Profile    string                         // a profile by name or file; none: one is fitted first
 	Settings   []drive.Setting                // of the server's device
 	Open       func() (compute.Device, error) // opens the device that is fitted; it is closed before the server starts
-	Shares     []float64                      // rates, as shares of the predicted capacity; 0.3, 0.5, 0.7
+	Nodes      []int                          // sizes of clusters that get the same requests; 1: a server without one
+	Shares     []float64                      // rates, as shares of the predicted capacity of one node; 0.3, 0.5, 0.7
 	Length     time.Duration                  // of a rate, after the warm-up; 25 s
 	Warmup     time.Duration                  // 5 s
 	Deadline   time.Duration                  // of a request, and the SLO; 1 s
@@ -48,6 +51,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Model == "" {
 		o.Model = "demo"
+	}
+	if len(o.Nodes) == 0 {
+		o.Nodes = []int{1}
 	}
 	if len(o.Shares) == 0 {
 		o.Shares = []float64{.3, .5, .7}
@@ -75,13 +81,15 @@ type Bars struct {
 	Hits       float64 `json:"hits"`
 	P50        float64 `json:"p50"`
 	P99        float64 `json:"p99,omitempty"` // 0: it is only reported
+	Mix        float64 `json:"mix"`           // of a node's share of the requests, and of the prefix orders
+	Fall       float64 `json:"fall"`          // of the tokens that a cluster computes, as a share of those of one node
 }
 
 func bars(device string) Bars {
 	if device == "gpu" {
-		return Bars{Throughput: .05, Hits: .01, P50: .05, P99: .10}
+		return Bars{Throughput: .05, Hits: .01, P50: .05, P99: .10, Mix: .05, Fall: .05}
 	}
-	return Bars{Throughput: .05, Hits: .01, P50: .10}
+	return Bars{Throughput: .05, Hits: .01, P50: .10, Mix: .05, Fall: .05}
 }
 
 // Report is what Run found.
@@ -95,7 +103,8 @@ type Report struct {
 
 // Rate compares both at one rate.
 type Rate struct {
-	Share  float64  `json:"share"` // of the capacity
+	Nodes  int      `json:"nodes"`
+	Share  float64  `json:"share"` // of the capacity of one node
 	Rate   float64  `json:"rate"`  // requests per second
 	Server Figures  `json:"server"`
 	Sim    Figures  `json:"sim"`
@@ -105,6 +114,11 @@ type Rate struct {
 	ServerCPU    float64 `json:"server_cpu"`
 	LagP99       float64 `json:"lag_p99_ms"` // of sending; sim's arrivals are the times of sending
 	Where        *Where  `json:"where,omitempty"`
+	Link         *Link   `json:"link,omitempty"` // of a cluster
+	// ServerFall and SimFall are the tokens that a cluster computes for a request, as shares of those that one node does. 0: none was
+	// compared.
+	ServerFall float64 `json:"server_fall,omitempty"`
+	SimFall    float64 `json:"sim_fall,omitempty"`
 }
 
 // Figures are those of a server or of the simulator. Times are milliseconds.
@@ -112,13 +126,17 @@ type Figures struct {
 	Requests   int     `json:"requests"`
 	Refused    int     `json:"refused"` // and shed
 	Throughput float64 `json:"throughput"`
-	Hits       float64 `json:"hits"` // share of the prompts' tokens that were not computed
+	Hits       float64 `json:"hits"`     // share of the prompts' tokens that were not computed
+	Computed   float64 `json:"computed"` // tokens of a request
 	P50        float64 `json:"p50_ms"`
 	P90        float64 `json:"p90_ms"`
 	P99        float64 `json:"p99_ms"`
 	Mean       float64 `json:"mean_ms"`
 	Queue      float64 `json:"queue_ms"`   // of Mean
 	Compute    float64 `json:"compute_ms"` // of Mean
+	// Spread is the share of each node of the answered requests, the largest first. Which node that is depends on its name.
+	Spread []float64 `json:"spread"`
+	User   float64   `json:"user_first"` // share of the answered requests
 }
 
 // outside returns the part of Mean that is neither in the queue nor in a batch.
@@ -160,14 +178,22 @@ func run(ctx context.Context, o *Options) (r *Report, err error) {
 	}
 	fmt.Fprintf(o.Progress, "predicted capacity: %.1f rankings/s\n", r.Capacity)
 	for i, share := range o.Shares {
-		rate := Rate{Share: share, Rate: share * r.Capacity}
-		if err := s.compare(ctx, &rate, o.Seed+uint64(i)); err != nil {
-			return nil, fmt.Errorf("at %.1f/s: %w", rate.Rate, err)
+		var one *Rate
+		for _, nodes := range o.Nodes {
+			rate := Rate{Nodes: nodes, Share: share, Rate: share * r.Capacity}
+			if err := s.compare(ctx, &rate, o.Seed+uint64(i)); err != nil {
+				return nil, fmt.Errorf("%d nodes at %.1f/s: %w", nodes, rate.Rate, err)
+			}
+			if nodes == 1 {
+				one = &rate
+			} else if one != nil {
+				rate.ServerFall, rate.SimFall = rate.Server.Computed/one.Server.Computed, rate.Sim.Computed/one.Sim.Computed
+			}
+			rate.judge(&r.Bars)
+			r.Passed = r.Passed && len(rate.Failed) == 0
+			r.Rates = append(r.Rates, rate)
+			fmt.Fprintf(o.Progress, "%d nodes, %.1f/s: P50 %.1f and %.1f ms\n", nodes, rate.Rate, rate.Server.P50, rate.Sim.P50)
 		}
-		rate.judge(&r.Bars)
-		r.Passed = r.Passed && len(rate.Failed) == 0
-		r.Rates = append(r.Rates, rate)
-		fmt.Fprintf(o.Progress, "%.1f/s: P50 %.1f and %.1f ms\n", rate.Rate, rate.Server.P50, rate.Sim.P50)
 	}
 	return r, nil
 }
@@ -214,7 +240,8 @@ func (s *site) profile(ctx context.Context) (*sim.Profile, error) {
 func figures(all []sim.Ended, warm time.Duration) Figures {
 	var f Figures
 	var took []float64
-	var tokens, computed int
+	var tokens, computed, user int
+	nodes := map[int]int{}
 	first, last := time.Duration(math.MaxInt64), time.Duration(0)
 	for i := range all {
 		e := &all[i]
@@ -233,6 +260,10 @@ func figures(all []sim.Ended, warm time.Duration) Figures {
 		f.Queue += e.Queue.Seconds() * 1e3
 		f.Compute += e.Compute.Seconds() * 1e3
 		tokens, computed = tokens+e.Tokens, computed+e.Computed
+		nodes[e.Node]++
+		if e.Order == plan.UserFirst {
+			user++
+		}
 	}
 	if len(took) == 0 {
 		return f
@@ -240,7 +271,11 @@ func figures(all []sim.Ended, warm time.Duration) Figures {
 	n := float64(len(took))
 	f.Mean, f.Queue, f.Compute = f.Mean/n, f.Queue/n, f.Compute/n
 	f.Throughput = n / (last - first).Seconds()
-	f.Hits = 1 - float64(computed)/float64(tokens)
+	f.Hits, f.Computed, f.User = 1-float64(computed)/float64(tokens), float64(computed)/n, float64(user)/n
+	for _, count := range nodes {
+		f.Spread = append(f.Spread, float64(count)/n)
+	}
+	slices.SortFunc(f.Spread, func(a, b float64) int { return cmp.Compare(b, a) })
 	slices.Sort(took)
 	f.P50, f.P90, f.P99 = report.Percentile(took, 50), report.Percentile(took, 90), report.Percentile(took, 99)
 	return f
@@ -256,11 +291,32 @@ func (r *Rate) judge(b *Bars) {
 		{"hits", r.Sim.Hits - r.Server.Hits, b.Hits},
 		{"P50", r.Sim.P50/r.Server.P50 - 1, b.P50},
 		{"P99", r.Sim.P99/r.Server.P99 - 1, b.P99},
+		{"mix", r.mix(), b.Mix},
+		{"fall", r.SimFall - r.ServerFall, b.Fall},
 	} {
 		if c.allowed > 0 && !(math.Abs(c.off) <= c.allowed) {
 			r.Failed = append(r.Failed, c.name)
 		}
 	}
+}
+
+// mix returns how far the nodes' shares of the requests are apart, or those of the prefix orders.
+func (r *Rate) mix() float64 {
+	if r.Nodes <= 1 {
+		return 0
+	}
+	most := math.Abs(r.Sim.User - r.Server.User)
+	for i := range r.Nodes {
+		var a, b float64
+		if i < len(r.Server.Spread) {
+			a = r.Server.Spread[i]
+		}
+		if i < len(r.Sim.Spread) {
+			b = r.Sim.Spread[i]
+		}
+		most = max(most, math.Abs(a-b))
+	}
+	return most
 }
 
 // write shows a report to people.
@@ -270,7 +326,7 @@ func (r *Report) write(w io.Writer) error {
 	fmt.Fprintln(t, "load\t\trequests\trefused\tanswered/s\thits\tP50 ms\tP90 ms\tP99 ms\tmean ms\toutside\tqueue\tcompute\t")
 	for i := range r.Rates {
 		x := &r.Rates[i]
-		x.Server.write(t, fmt.Sprintf("%.0f %%", 100*x.Share), "server")
+		x.Server.write(t, fmt.Sprintf("%.0f %%, nodes: %d", 100*x.Share, x.Nodes), "server")
 		x.Sim.write(t, fmt.Sprintf("%.1f/s", x.Rate), "sim")
 		a, b := &x.Server, &x.Sim
 		fmt.Fprintf(t, "\tratio\t\t\t%.3f\t%+.2f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t\n", b.Throughput/a.Throughput, 100*(b.Hits-a.Hits),
@@ -281,6 +337,9 @@ func (r *Report) write(w io.Writer) error {
 		return err
 	}
 	for i := range r.Rates {
+		if x := &r.Rates[i]; x.Nodes > 1 {
+			x.writeCluster(w)
+		}
 		if x := &r.Rates[i]; x.Where != nil {
 			if err := x.Where.write(w, x.Rate); err != nil {
 				return err

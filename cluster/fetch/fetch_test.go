@@ -275,7 +275,7 @@ func TestBytesAreBounded(t *testing.T) {
 func TestCostsAreMeasured(t *testing.T) {
 	all := fleet(t, kind{}, kind{})
 	f := all[1].fetcher
-	if trip, mib := f.Cost(); trip != guessTrip || mib != guessMiB {
+	if trip, mib, _ := f.Cost(); trip != guessTrip || mib != guessMiB {
 		t.Errorf("a trip of %v ms, %v ms per MiB", trip, mib)
 	}
 	for i := range 5 {
@@ -288,12 +288,12 @@ func TestCostsAreMeasured(t *testing.T) {
 	}
 	f.price.at = time.Time{}
 	s, _ := f.Client.Stats("n0")
-	if trip, mib := f.Cost(); trip != s.RoundTrip.Seconds()*1e3 || mib == guessMiB || mib <= 0 {
+	if trip, mib, _ := f.Cost(); trip != s.RoundTrip.Seconds()*1e3 || mib == guessMiB || mib <= 0 {
 		t.Errorf("a trip of %v ms, %v ms per MiB: %+v", trip, mib, s)
 	}
 	f.Client.SetPeers(nil)
 	f.price.at = time.Time{}
-	if trip, mib := f.Cost(); trip != guessTrip || mib != guessMiB || len(f.price.nodes) != 0 {
+	if trip, mib, _ := f.Cost(); trip != guessTrip || mib != guessMiB || len(f.price.nodes) != 0 {
 		t.Errorf("without peers: a trip of %v ms, %v ms per MiB", trip, mib)
 	}
 }

@@ -39,7 +39,7 @@ func (p *price) use(node string) {
 }
 
 // Cost implements reuse.Peers. It is the mean over the nodes that were asked.
-func (f *Fetcher) Cost() (trip, mib float64) {
+func (f *Fetcher) Cost() (trip, mib, late float64) {
 	p := &f.price
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *Fetcher) Cost() (trip, mib float64) {
 		p.at = now
 		p.measure(f.Client)
 	}
-	return p.trip, p.mib * p.late.factor(time.Now())
+	return p.trip, p.mib, p.late.factor(time.Now())
 }
 
 // ended notes whether all of a GET came in time.

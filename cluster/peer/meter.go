@@ -23,9 +23,13 @@ const (
 	longBytes   = 4 << 30
 	priorBytes  = 1 << 20          // weight of the long-term rate beside the recent sums
 	fade        = 10 * time.Second // of idleness, in which the recent sums lose most of their weight
-	leastMoved  = 64 << 10         // a smaller transfer measures the round trip, not the bandwidth
-	tripWeight  = 1. / 8
-	tripJump    = 4 // a longer round trip than this multiple of the estimate counts as this multiple
+	// The first transfers over new connections are slow. They weigh little beside a rate that is expected before anything is measured: a
+	// node that seems to be behind a slow link gets few requests that could show better.
+	firstBytes = 8 << 20
+	firstRate  = 1e9
+	leastMoved = 64 << 10 // a smaller transfer measures the round trip, not the bandwidth
+	tripWeight = 1. / 8
+	tripJump   = 4 // a longer round trip than this multiple of the estimate counts as this multiple
 )
 
 func (s *sums) add(bytes, seconds, memory float64) {
@@ -69,7 +73,7 @@ func (m *meter) rate(now time.Time) float64 {
 		return 0
 	}
 	w, prior := m.weight(now), priorBytes/m.long.bytes
-	return (m.recent.bytes*w + m.long.bytes*prior) / (m.recent.seconds*w + m.long.seconds*prior)
+	return (m.recent.bytes*w + m.long.bytes*prior + firstBytes) / (m.recent.seconds*w + m.long.seconds*prior + firstBytes/firstRate)
 }
 
 // roundTrip returns the smoothed round trip, 0 before the first.

@@ -11,12 +11,13 @@ import (
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/compute/cuda"
+	"grebe/compute/null"
 	"grebe/internal/cli"
 )
 
 type profileCmd struct {
 	programFlag
-	Device  string        `default:"cpu" enum:"cpu,gpu" help:"cpu or gpu; default ${default}."`
+	Device  string        `default:"cpu" enum:"cpu,gpu,none" help:"cpu, gpu, or none, which computes nothing in a given time; default ${default}."`
 	Threads int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
 	Models  []string      `want:"one of demo, hstu-3, hstu-6, llama3-1b, qwen2-0.5b, qwen2-1.5b, qwen3-8b" help:"Models to measure; default ${default}." default:"demo,qwen2-0.5b" placeholder:"NAME"`
 	Label   string        `help:"What the names of profiles begin with; default the device." placeholder:"NAME"`
@@ -74,16 +75,25 @@ func (c *profileCmd) Run(w *cli.World) error {
 
 // settings are those of a server on the same device.
 func (c *profileCmd) settings() []drive.Setting {
-	out := []drive.Setting{{Key: "device", Value: map[string]string{"cpu": "cpu", "gpu": "cuda"}[c.Device]}}
+	out := []drive.Setting{{Key: "device", Value: map[string]string{"cpu": "cpu", "gpu": "cuda", "none": fmt.Sprintf("none:%v+%v", noneBatch, noneToken)}[c.Device]}}
 	if c.Threads > 0 {
 		out = append(out, drive.Setting{Key: "threads", Value: fmt.Sprint(c.Threads)})
 	}
 	return out
 }
 
+// The times of the device none. A ranking takes about as long as on a GPU with a larger model.
+const (
+	noneBatch = 4 * time.Millisecond
+	noneToken = 40 * time.Microsecond
+)
+
 func (c *profileCmd) open() (compute.Device, error) {
-	if c.Device == "gpu" {
+	switch c.Device {
+	case "gpu":
 		return cuda.New(cuda.Options{})
+	case "none":
+		return null.New(null.Options{Fixed: noneBatch, Row: noneToken}), nil
 	}
 	return cpu.New(cpu.Options{Threads: c.Threads})
 }

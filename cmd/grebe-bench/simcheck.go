@@ -9,7 +9,8 @@ import (
 
 type simCheckCmd struct {
 	programFlag
-	Device     string        `default:"cpu" enum:"cpu,gpu" help:"cpu or gpu; default ${default}."`
+	Device     string        `default:"cpu" enum:"cpu,gpu,none" help:"cpu, gpu, or none, which computes nothing in a given time; default ${default}."`
+	Nodes      []int         `want:"at least 1 and at most 16" help:"Sizes of clusters on this machine that get the same requests; default 1, a server without one." placeholder:"N"`
 	Threads    int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
 	Model      string        `default:"demo" enum:"demo,llama3-1b,qwen2-0.5b,qwen2-1.5b,qwen3-8b" help:"Model of the server: the demo's, or one of random weights; default ${default}." placeholder:"NAME"`
 	Profile    string        `help:"Profile of this device and model, by name or a .json file; default one is fitted first." placeholder:"NAME"`
@@ -29,6 +30,9 @@ server with the model and sends rankings at random times: customers of the shop 
 gives the same requests at the same times to one simulated node whose batches take as long as the profile predicts, and compares
 throughput, refusals, reused tokens and latencies. Both begin with an empty cache.
 
+With --nodes 1,3 it also compares a cluster of three with three simulated nodes, and says how much less each request computes than on
+one node. The device none lets several nodes share a machine: it waits as long as a batch would take.
+
 With --where it also shows where a difference is: each batch of the server beside what the profile predicts for that batch.
 
 Run it on a machine that does nothing else.
@@ -37,6 +41,7 @@ Examples:
 
     grebe-bench sim-check --device cpu --threads 2 --check
     grebe-bench sim-check --device gpu --model qwen2-1.5b --check
+    grebe-bench sim-check --device none --nodes 1,3 --shares 0.5 --length 60s
     grebe-bench sim-check --profile amx2-demo --shares 0.5 --length 10s`
 }
 
@@ -48,7 +53,7 @@ func (c *simCheckCmd) Run(w *cli.World) error {
 	device := profileCmd{Device: c.Device, Threads: c.Threads}
 	r, err := simcheck.Run(w.Ctx, simcheck.Options{
 		Program: program, Device: c.Device, Model: c.Model, Profile: c.Profile, Settings: device.settings(), Open: device.open,
-		Shares: c.Shares, Length: c.Length,
+		Nodes: c.Nodes, Shares: c.Shares, Length: c.Length,
 		Deadline: c.Deadline, Candidates: c.Candidates, Where: c.Where, Seed: c.Seed, JSON: c.JSON, Progress: w.Stderr,
 	}, w.Stdout)
 	if err == nil && c.Check && !r.Passed {

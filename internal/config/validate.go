@@ -41,7 +41,11 @@ func (p *problems) between(path string, v, low, high int) {
 func (c *Config) Validate() error {
 	var p problems
 	c.validateAddresses(&p)
-	p.oneOf("device", c.Device, "auto", "cpu", "cuda", "none")
+	if _, _, err := c.NoDevice(); err != nil {
+		p.add("device", "%v", err)
+	} else if !strings.HasPrefix(c.Device, "none:") {
+		p.oneOf("device", c.Device, "auto", "cpu", "cuda", "none")
+	}
 	p.between("threads", c.Threads, 0, 1024)
 	p.between("slo_ms", c.SLOMillis, 1, 3_600_000)
 	p.oneOf("schedule.policy", c.Schedule.Policy, policies...)
