@@ -28,9 +28,9 @@ func (c *Cache) fetchAhead(ctx context.Context, items [][]int32) (rest [][]int32
 			far, tokens = append(far, items[i]), tokens+len(items[i])
 		}
 	}
-	trip, mib := p.Cost()
+	trip, mib, late := p.Cost()
 	model := c.opt.Load.Model()
-	if n == 0 || trip+float64(tokens)*c.perToken(mib) >= model.Predict(tokens, tokens, 1) {
+	if n == 0 || trip+float64(tokens)*c.perToken(mib*late) >= model.Predict(tokens, tokens, 1) {
 		return items
 	}
 	wants := make([]Want, 0, n)
