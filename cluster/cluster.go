@@ -79,6 +79,8 @@ type Local interface {
 	Offer(model string) (serve.Offer, bool)
 	Tracer() *tracing.Tracer
 	Rescue(op string, err *error)
+	Checkpoint(model string) (serve.Checkpoint, error)
+	ChangeCheckpoint(model string, back bool) error
 }
 
 // Cluster is this process's membership.
@@ -112,6 +114,7 @@ type Cluster struct {
 	known   map[string]*node // by id: every member that is not GONE, this process included
 	said    []byte           // record as it was announced
 	record  *coord.Announcement
+	rolls   rollouts
 	refused map[string]string // boot ids of members without a common version, by id; they are not in known
 }
 
@@ -204,6 +207,7 @@ func (c *Cluster) Start(l Local) error {
 	c.run.Go(c.follow)
 	c.run.Go(c.keepRecord)
 	c.startPlacement()
+	c.run.Go(c.followRollouts)
 	return nil
 }
 

@@ -30,6 +30,7 @@ type local struct {
 	name   string
 	asked  atomic.Int64
 	tracer *tracing.Tracer
+	files  checkpoints
 	answer func(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) // may be nil
 }
 
@@ -53,7 +54,13 @@ func (*local) Rerank(context.Context, *grebev1.RerankRequest) (*grebev1.RerankRe
 	return nil, errors.New("not asked here")
 }
 
-func (*local) Offer(string) (serve.Offer, bool) { return serve.Offer{Version: "v1"}, true }
+func (l *local) Offer(string) (serve.Offer, bool) {
+	return serve.Offer{Version: l.files.serving()}, true
+}
+
+func (l *local) Checkpoint(string) (serve.Checkpoint, error) { return l.files.describe(), nil }
+
+func (l *local) ChangeCheckpoint(_ string, back bool) error { return l.files.change(back) }
 
 func (l *local) Tracer() *tracing.Tracer { return l.tracer }
 

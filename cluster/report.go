@@ -53,6 +53,7 @@ func (c *Cluster) Status() *status.Cluster {
 		}
 	}
 	out.Placement = c.placed()
+	out.Rollouts = c.rollouts()
 	out.Transfers = c.blocks.transfers(out.Nodes)
 	return out
 }

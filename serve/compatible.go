@@ -211,5 +211,8 @@ func (s *Service) describeModel(sl *slot) *grebev1.Model {
 	if r != nil {
 		out.Reload = r.describe()
 	}
+	if s.cfg.Cluster != nil {
+		out.Rollout = s.cfg.Cluster.Rollout(m.Name)
+	}
 	return out
 }

@@ -18,6 +18,10 @@ type Fleet interface {
 	Answer(ctx context.Context, a *Asked, here func(context.Context) (proto.Message, error)) (proto.Message, error)
 	// Index returns the part of the catalog that this process computes ahead of requests.
 	Index(model string) ahead.Share
+	// RollOut begins to change a model's checkpoint on all nodes. Wait returns how that ended, or nil when its context ends.
+	RollOut(ctx context.Context, model string, back bool) (wait func(context.Context) *grebev1.Rollout, err error)
+	// Rollout describes the last such change; nil: none is known.
+	Rollout(model string) *grebev1.Rollout
 }
 
 // Asked is a request as a Fleet sees it.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -32,6 +33,8 @@ type reloading struct {
 	began time.Time
 	ended chan struct{} // closed at the end
 	again chan struct{} // closed when a trial was rolled back
+
+	unchanged atomic.Bool // it failed with ErrUnchanged
 
 	mu  sync.Mutex
 	now grebev1.Reload
@@ -82,11 +85,18 @@ func (r *reloading) describe() *grebev1.Reload {
 
 // ReloadModel opens the checkpoint that the configuration names beside the one that serves, checks it, computes the
 // most used items and then swaps the two. Requests in flight finish on the old checkpoint. If anything fails before
-// the swap, nothing changes.
+// the swap, nothing changes. A member of a cluster has all nodes do that, one after the other, unless the scope is node.
 func (s *Service) ReloadModel(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
 	sl, err := s.slot(req.Model)
 	if err != nil {
 		return nil, err
+	}
+	all, err := s.everywhere(req.Scope)
+	if err != nil {
+		return nil, err
+	}
+	if all {
+		return s.rollOut(ctx, sl, false, req.Wait)
 	}
 	r, err := s.startReload(sl, nil)
 	if err != nil {
@@ -102,17 +112,14 @@ func (s *Service) RollbackModel(ctx context.Context, req *grebev1.RollbackModelR
 	if err != nil {
 		return nil, err
 	}
-	if r := sl.back("asked for"); r != nil {
-		s.log.Info("rolled back", "model", sl.name)
-		return s.describeWhen(ctx, sl, r, req.Wait)
+	all, err := s.everywhere(req.Scope)
+	if err != nil {
+		return nil, err
 	}
-	sl.mu.Lock()
-	before := sl.before
-	sl.mu.Unlock()
-	if before.reopen == nil {
-		return nil, Errorf(Conflict, "", "no other checkpoint served before this one")
+	if all {
+		return s.rollOut(ctx, sl, true, req.Wait)
 	}
-	r, err := s.startReload(sl, &before)
+	r, err := s.startRollback(sl)
 	if err != nil {
 		return nil, err
 	}
@@ -170,6 +177,7 @@ func (s *Service) reload(sl *slot, r *reloading, back *served) {
 	case err != nil:
 		outcome = "failed"
 	}
+	r.unchanged.Store(errors.Is(err, ErrUnchanged))
 	r.set(func(now *grebev1.Reload) {
 		now.State, now.Progress, now.Seconds = outcome, 1, time.Since(r.began).Seconds()
 		if outcome == "failed" {

@@ -11,6 +11,8 @@ type Cluster struct {
 	Nodes       []Node `json:"nodes"`       // by id
 	// Placement is nil if no map was published.
 	Placement *Placement `json:"placement,omitempty"`
+	// Rollouts are the last changes of models' checkpoints on all nodes, by model.
+	Rollouts []Rollout `json:"rollouts,omitempty"`
 	// Transfers are what this process fetched from others and sent to them.
 	Transfers []Transfer `json:"transfers,omitempty"`
 	// Changes are the last changes of nodes' states, the newest first, at most 50.
@@ -82,4 +84,25 @@ type Change struct {
 	Node string `json:"node"`
 	From string `json:"from"` // "" if it joined
 	To   string `json:"to"`   // ACTIVE, LEASE_LOST, SUSPECT, GONE
+}
+
+// Rollout is a change of a model's checkpoint on all nodes.
+type Rollout struct {
+	Model  string        `json:"model"`
+	State  string        `json:"state"`  // running; done, failed or rolled_back
+	Driver string        `json:"driver"` // the member that makes the change
+	Back   bool          `json:"back,omitempty"`
+	To     string        `json:"to,omitempty"` // version that all nodes shall have, once it is known
+	Error  string        `json:"error,omitempty"`
+	Nodes  []RolloutNode `json:"nodes"` // in the order of their turns
+}
+
+// RolloutNode is a node's part in a Rollout.
+type RolloutNode struct {
+	ID       string  `json:"id"`
+	State    string  `json:"state"` // waiting, changing, changed, kept, away, failed, returned or stuck
+	Version  string  `json:"version,omitempty"`
+	Step     string  `json:"step,omitempty"`     // while it is changing: loading, checking, warming, trying or draining
+	Progress float64 `json:"progress,omitempty"` // of the step, 0 to 1
+	Error    string  `json:"error,omitempty"`
 }

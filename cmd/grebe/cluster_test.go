@@ -177,3 +177,19 @@ func TestClusterWatch(t *testing.T) {
 		t.Errorf("exits with %d: %s%s", code, out.String(), errs.String())
 	}
 }
+
+func TestRolloutNote(t *testing.T) {
+	r := &status.Rollout{Model: "shop", State: "running", Driver: "n1", Nodes: []status.RolloutNode{
+		{ID: "n1", State: "changed"}, {ID: "n2", State: "changing", Step: "warming", Progress: .5}, {ID: "n3", State: "waiting"}}}
+	const want = "The reload of model shop by n1: running. Nodes: n1 changed, n2 warming 50 %, n3 waiting."
+	if got := rolloutNote(r); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	r.State, r.Error = "rolled_back", "n2: no memory"
+	if got := rolloutNote(r); !strings.HasSuffix(got, " n2: no memory.") {
+		t.Errorf("got %q", got)
+	}
+	if r.State = "done"; rolloutNote(r) != "" {
+		t.Error("a change that is done is still noted")
+	}
+}

@@ -121,6 +121,13 @@ func clusterNotes(s *status.Cluster) (out []string) {
 		out = append(out, "The coordinator does not answer. Requests are served; nodes neither join nor leave until it is back. "+
 			"`grebe doctor -c FILE` on a node tries to reach it.")
 	}
+	changing := map[string]bool{}
+	for i := range s.Rollouts {
+		if note := rolloutNote(&s.Rollouts[i]); note != "" {
+			changing[s.Rollouts[i].Model] = s.Rollouts[i].State == "running"
+			out = append(out, note)
+		}
+	}
 	versions := map[string]map[string][]string{} // nodes by model and version
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -140,7 +147,7 @@ func clusterNotes(s *status.Cluster) (out []string) {
 	}
 	for _, model := range slices.Sorted(maps.Keys(versions)) {
 		by := versions[model]
-		if len(by) < 2 {
+		if len(by) < 2 || changing[model] {
 			continue
 		}
 		var parts []string
@@ -149,6 +156,30 @@ func clusterNotes(s *status.Cluster) (out []string) {
 		}
 		out = append(out, fmt.Sprintf("Nodes have different checkpoints of model %s, and share no KV of it: %s. "+
 			"Reload it on those that are behind.", model, strings.Join(parts, "; ")))
+	}
+	return out
+}
+
+// rolloutNote describes a change of a model's checkpoint that runs or did not end well.
+func rolloutNote(r *status.Rollout) string {
+	if r.State == "done" {
+		return ""
+	}
+	var parts []string
+	for _, n := range r.Nodes {
+		state := n.State
+		if n.Step != "" {
+			state = fmt.Sprintf("%s %.0f %%", n.Step, 100*n.Progress)
+		}
+		parts = append(parts, cut(n.ID)+" "+state)
+	}
+	what := "reload"
+	if r.Back {
+		what = "rollback"
+	}
+	out := fmt.Sprintf("The %s of model %s by %s: %s. Nodes: %s.", what, r.Model, cut(r.Driver), r.State, strings.Join(parts, ", "))
+	if r.Error != "" {
+		out += " " + strings.TrimSuffix(r.Error, ".") + "."
 	}
 	return out
 }

@@ -108,7 +108,13 @@ func randomQuestion(r *rand.Rand) *question {
 // single starts a server without a cluster and without caches.
 func single(t *testing.T, settings ...string) string {
 	t.Helper()
-	r := start(t, append([]string{"serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
+	return singleOf(t, filepath.Join(demoData, demo.ConfigFile), settings...)
+}
+
+// singleOf is single with another configuration.
+func singleOf(t *testing.T, config string, settings ...string) string {
+	t.Helper()
+	r := start(t, append([]string{"serve", "-c", config, "--listen", "127.0.0.1:0",
 		"--admin-listen=", "--grpc-listen=", "--data-dir", t.TempDir(), "--slo-ms", "30000"},
 		flags(append(slices.Clone(settings), "cache.host_memory=0", "threads=1"))...)...)
 	go func() {

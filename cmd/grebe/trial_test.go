@@ -55,6 +55,7 @@ type member struct {
 	peer, advertise string
 	set             []string // settings of its own
 	binary          string   // empty: the built command
+	config          string   // empty: the demo's
 	cmd             *exec.Cmd
 	log             string // its file
 	exited          chan struct{}
@@ -122,7 +123,7 @@ func (c *trial) startAll() {
 // launch starts a node's process.
 func (c *trial) launch(m *member) {
 	c.Helper()
-	args := append([]string{"serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", m.listen,
+	args := append([]string{"serve", "-c", cmp.Or(m.config, filepath.Join(demoData, demo.ConfigFile)), "--listen", m.listen,
 		"--admin-listen", m.admin, "--grpc-listen=", "--data-dir", filepath.Join(c.dir, m.id), "--slo-ms", "30000", "--log-format", "json"},
 		flags([]string{
 			"cluster.name=trial", "cluster.node=" + m.id, "cluster.coordinator=etcd://" + c.etcd.addr, "cluster.listen=" + m.peer,
@@ -203,7 +204,11 @@ func (m *member) status() (*status.Cluster, error) {
 
 // fetch sends a request that has to be answered at once.
 func fetch(method, url string, body io.Reader) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	return fetchWithin(5*time.Second, method, url, body)
+}
+
+func fetchWithin(limit time.Duration, method, url string, body io.Reader) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -215,7 +220,7 @@ func fetch(method, url string, body io.Reader) ([]byte, error) {
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
+	if err == nil && resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusAccepted {
 		err = fmt.Errorf("%s: %s: %s", url, resp.Status, data)
 	}
 	return data, err

@@ -12,7 +12,7 @@ var insides = map[string][]string{
 	"app":     {"app", "app/apptest", "app/doctor", "app/divide", "app/budget"},
 	"catalog": {"catalog/history", "catalog"},
 	"cluster": {"cluster", "cluster/status", "cluster/replica", "cluster/fetch", "cluster/hold", "cluster/feed/wire", "cluster/call",
-		"cluster/feed", "cluster/leader", "cluster/member", "cluster/peer", "cluster/mtls/mtlstest", "cluster/mtls",
+		"cluster/feed", "cluster/leader", "cluster/rollout", "cluster/member", "cluster/peer", "cluster/mtls/mtlstest", "cluster/mtls",
 		"cluster/coord/coordtest", "cluster/coord/embedded", "cluster/coord/etcd", "cluster/coord/internal/client", "cluster/coord", "cluster/protocol"},
 	"dispatch": {"dispatch", "dispatch/loading"},
 	"embed":    {"embed/embedtest", "embed/redisserver", "embed"},

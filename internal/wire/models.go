@@ -28,49 +28,81 @@ func (w *writer) model(m *grebev1.Model) {
 	if m.Version != "" {
 		w.string("version", m.Version)
 	}
-	r := m.Reload
-	if r == nil {
-		return
+	if m.Reload != nil {
+		w.object("reload", func() { w.reload(m.Reload) })
 	}
-	w.object("reload", func() {
-		w.string("state", r.State)
-		w.string("from", r.From)
-		if r.To != "" {
-			w.string("to", r.To)
-		}
-		w.float("progress", r.Progress)
-		w.int("warmed_items", r.WarmedItems)
-		if r.Error != "" {
-			w.string("error", r.Error)
-		}
-		w.float("seconds", r.Seconds)
+	if m.Rollout != nil {
+		w.object("rollout", func() { w.rollout(m.Rollout) })
+	}
+}
+
+func (w *writer) reload(r *grebev1.Reload) {
+	w.string("state", r.State)
+	w.string("from", r.From)
+	w.some("to", r.To)
+	w.float("progress", r.Progress)
+	w.int("warmed_items", r.WarmedItems)
+	w.some("error", r.Error)
+	w.float("seconds", r.Seconds)
+}
+
+func (w *writer) rollout(r *grebev1.Rollout) {
+	w.string("state", r.State)
+	w.string("driver", r.Driver)
+	if r.Back {
+		w.bool("back", true)
+	}
+	w.some("to", r.To)
+	w.some("error", r.Error)
+	w.list("nodes", len(r.Nodes), func(i int) {
+		n := r.Nodes[i]
+		w.nested('{', '}', func() {
+			w.string("id", n.Id)
+			w.string("state", n.State)
+			w.some("version", n.Version)
+			if n.Step != "" {
+				w.string("step", n.Step)
+				w.float("progress", n.Progress)
+			}
+			w.some("error", n.Error)
+		})
 	})
+}
+
+// some writes a text that is not empty.
+func (w *writer) some(name, s string) {
+	if s != "" {
+		w.string(name, s)
+	}
 }
 
 // DecodeReloadModel reads a request of /v1/models/{name}:reload; an empty one will do. The name is not part of it.
 func DecodeReloadModel(in []byte) (*grebev1.ReloadModelRequest, error) {
-	wait, err := decodeWait(in)
-	return &grebev1.ReloadModelRequest{Wait: wait}, err
+	wait, scope, err := decodeChange(in)
+	return &grebev1.ReloadModelRequest{Wait: wait, Scope: scope}, err
 }
 
 // DecodeRollbackModel reads a request of /v1/models/{name}:rollback, as DecodeReloadModel does.
 func DecodeRollbackModel(in []byte) (*grebev1.RollbackModelRequest, error) {
-	wait, err := decodeWait(in)
-	return &grebev1.RollbackModelRequest{Wait: wait}, err
+	wait, scope, err := decodeChange(in)
+	return &grebev1.RollbackModelRequest{Wait: wait, Scope: scope}, err
 }
 
-func decodeWait(in []byte) (wait bool, err error) {
+func decodeChange(in []byte) (wait bool, scope string, err error) {
 	if len(in) == 0 {
-		return false, nil
+		return false, "", nil
 	}
 	err = decode(in, false, func(d *decoder) {
 		d.object(func(key string) {
-			if key != "wait" {
+			switch key {
+			case "wait":
+				wait = d.bool()
+			case "scope":
+				scope = d.string()
+			default:
 				d.unknown()
-				return
 			}
-			wait = d.bool()
 		})
 	})
-	return wait, err
+	return wait, scope, err
 }

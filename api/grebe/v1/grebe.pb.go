@@ -2079,6 +2079,7 @@ type Model struct {
 	MaxModelLen   int32                  `protobuf:"varint,9,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"` // positions
 	Version       string                 `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`                              // of the checkpoint that serves: a digest of weights and configuration
 	Reload        *Reload                `protobuf:"bytes,11,opt,name=reload,proto3" json:"reload,omitempty"`                                // the last one; missing: there was none
+	Rollout       *Rollout               `protobuf:"bytes,12,opt,name=rollout,proto3" json:"rollout,omitempty"`                              // the last change on all nodes of the cluster; missing: there was none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2190,6 +2191,183 @@ func (x *Model) GetReload() *Reload {
 	return nil
 }
 
+func (x *Model) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+// Rollout tells how far a change of a model's checkpoint is in a cluster.
+type Rollout struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`   // running; done, failed or rolled_back
+	Driver        string                 `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"` // the member that makes the change
+	Back          bool                   `protobuf:"varint,3,opt,name=back,proto3" json:"back,omitempty"`    // it is a rollback
+	To            string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`         // version that all nodes shall have, once it is known
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`   // why it failed, or was rolled back
+	Nodes         []*RolloutNode         `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`   // in the order of their turns
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rollout) Reset() {
+	*x = Rollout{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rollout) ProtoMessage() {}
+
+func (x *Rollout) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
+func (*Rollout) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Rollout) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Rollout) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Rollout) GetBack() bool {
+	if x != nil {
+		return x.Back
+	}
+	return false
+}
+
+func (x *Rollout) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Rollout) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Rollout) GetNodes() []*RolloutNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// RolloutNode is a node's part in a Rollout.
+type RolloutNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`         // waiting, changing, changed, kept, away, failed, returned or stuck
+	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`     // of the checkpoint that serves
+	Step          string                 `protobuf:"bytes,4,opt,name=step,proto3" json:"step,omitempty"`           // while it is changing: the state of its Reload
+	Progress      float64                `protobuf:"fixed64,5,opt,name=progress,proto3" json:"progress,omitempty"` // of the step, 0 to 1
+	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RolloutNode) Reset() {
+	*x = RolloutNode{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloutNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloutNode) ProtoMessage() {}
+
+func (x *RolloutNode) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloutNode.ProtoReflect.Descriptor instead.
+func (*RolloutNode) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RolloutNode) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RolloutNode) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *RolloutNode) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *RolloutNode) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *RolloutNode) GetProgress() float64 {
+	if x != nil {
+		return x.Progress
+	}
+	return 0
+}
+
+func (x *RolloutNode) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Reload tells how far a change of a model's checkpoint is.
 type Reload struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2206,7 +2384,7 @@ type Reload struct {
 
 func (x *Reload) Reset() {
 	*x = Reload{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2396,7 @@ func (x *Reload) String() string {
 func (*Reload) ProtoMessage() {}
 
 func (x *Reload) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2409,7 @@ func (x *Reload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reload.ProtoReflect.Descriptor instead.
 func (*Reload) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Reload) GetState() string {
@@ -2288,13 +2466,14 @@ type ReloadModelRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // in JSON: in the path
 	Wait          bool                   `protobuf:"varint,2,opt,name=wait,proto3" json:"wait,omitempty"`  // answer when it is done; otherwise at once
+	Scope         string                 `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"` // node or cluster: where; by default in the whole cluster, if there is one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReloadModelRequest) Reset() {
 	*x = ReloadModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2485,7 @@ func (x *ReloadModelRequest) String() string {
 func (*ReloadModelRequest) ProtoMessage() {}
 
 func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2498,7 @@ func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
 func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReloadModelRequest) GetModel() string {
@@ -2336,18 +2515,26 @@ func (x *ReloadModelRequest) GetWait() bool {
 	return false
 }
 
+func (x *ReloadModelRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
 // RollbackModelRequest asks for the checkpoint before the one that serves.
 type RollbackModelRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // in JSON: in the path
 	Wait          bool                   `protobuf:"varint,2,opt,name=wait,proto3" json:"wait,omitempty"`  // answer when it is done; otherwise at once
+	Scope         string                 `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"` // node or cluster: where; by default in the whole cluster, if there is one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RollbackModelRequest) Reset() {
 	*x = RollbackModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2546,7 @@ func (x *RollbackModelRequest) String() string {
 func (*RollbackModelRequest) ProtoMessage() {}
 
 func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2559,7 @@ func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
 func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RollbackModelRequest) GetModel() string {
@@ -2389,6 +2576,13 @@ func (x *RollbackModelRequest) GetWait() bool {
 	return false
 }
 
+func (x *RollbackModelRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
 // AppendEventsRequest adds events to a user, who is created when unknown.
 type AppendEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2400,7 +2594,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +2606,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +2619,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -2461,7 +2655,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2667,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2680,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -2577,7 +2771,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2783,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2796,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2681,7 +2875,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2887,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2900,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -2755,7 +2949,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2961,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2974,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -2854,7 +3048,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +3060,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +3073,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
 }
 
 type ActivateCatalogRequest struct {
@@ -2893,7 +3087,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3099,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3112,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -2951,7 +3145,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3157,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3170,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -3000,7 +3194,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3206,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3219,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -3081,7 +3275,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3093,7 +3287,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3106,7 +3300,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -3377,7 +3571,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x11ListModelsRequest\"Q\n" +
 	"\x12ListModelsResponse\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\tR\x06object\x12#\n" +
-	"\x04data\x18\x02 \x03(\v2\x0f.grebe.v1.ModelR\x04data\"\xbf\x02\n" +
+	"\x04data\x18\x02 \x03(\v2\x0f.grebe.v1.ModelR\x04data\"\xec\x02\n" +
 	"\x05Model\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
@@ -3391,7 +3585,22 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\rmax_model_len\x18\t \x01(\x05R\vmaxModelLen\x12\x18\n" +
 	"\aversion\x18\n" +
 	" \x01(\tR\aversion\x12(\n" +
-	"\x06reload\x18\v \x01(\v2\x10.grebe.v1.ReloadR\x06reload\"\xb1\x01\n" +
+	"\x06reload\x18\v \x01(\v2\x10.grebe.v1.ReloadR\x06reload\x12+\n" +
+	"\arollout\x18\f \x01(\v2\x11.grebe.v1.RolloutR\arollout\"\x9e\x01\n" +
+	"\aRollout\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
+	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12+\n" +
+	"\x05nodes\x18\x06 \x03(\v2\x15.grebe.v1.RolloutNodeR\x05nodes\"\x93\x01\n" +
+	"\vRolloutNode\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\tR\x04step\x12\x1a\n" +
+	"\bprogress\x18\x05 \x01(\x01R\bprogress\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\xb1\x01\n" +
 	"\x06Reload\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
@@ -3399,13 +3608,15 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\bprogress\x18\x04 \x01(\x01R\bprogress\x12!\n" +
 	"\fwarmed_items\x18\x05 \x01(\x03R\vwarmedItems\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x12\x18\n" +
-	"\aseconds\x18\a \x01(\x01R\aseconds\">\n" +
+	"\aseconds\x18\a \x01(\x01R\aseconds\"T\n" +
 	"\x12ReloadModelRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
-	"\x04wait\x18\x02 \x01(\bR\x04wait\"@\n" +
+	"\x04wait\x18\x02 \x01(\bR\x04wait\x12\x14\n" +
+	"\x05scope\x18\x03 \x01(\tR\x05scope\"V\n" +
 	"\x14RollbackModelRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
-	"\x04wait\x18\x02 \x01(\bR\x04wait\"N\n" +
+	"\x04wait\x18\x02 \x01(\bR\x04wait\x12\x14\n" +
+	"\x05scope\x18\x03 \x01(\tR\x05scope\"N\n" +
 	"\x13AppendEventsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12'\n" +
 	"\x06events\x18\x02 \x03(\v2\x0f.grebe.v1.EventR\x06events\"\xa1\x02\n" +
@@ -3499,7 +3710,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -3529,28 +3740,30 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*ListModelsRequest)(nil),      // 25: grebe.v1.ListModelsRequest
 	(*ListModelsResponse)(nil),     // 26: grebe.v1.ListModelsResponse
 	(*Model)(nil),                  // 27: grebe.v1.Model
-	(*Reload)(nil),                 // 28: grebe.v1.Reload
-	(*ReloadModelRequest)(nil),     // 29: grebe.v1.ReloadModelRequest
-	(*RollbackModelRequest)(nil),   // 30: grebe.v1.RollbackModelRequest
-	(*AppendEventsRequest)(nil),    // 31: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 32: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 33: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 34: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 35: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 36: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 37: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 38: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 39: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 40: grebe.v1.Snapshot
-	nil,                            // 41: grebe.v1.Item.AttributesEntry
-	nil,                            // 42: grebe.v1.Event.FeaturesEntry
-	nil,                            // 43: grebe.v1.Ranked.TasksEntry
-	nil,                            // 44: grebe.v1.RecommendRequest.FilterEntry
+	(*Rollout)(nil),                // 28: grebe.v1.Rollout
+	(*RolloutNode)(nil),            // 29: grebe.v1.RolloutNode
+	(*Reload)(nil),                 // 30: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 31: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 32: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 33: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 34: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 35: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 36: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 37: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 38: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 39: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 40: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 41: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 42: grebe.v1.Snapshot
+	nil,                            // 43: grebe.v1.Item.AttributesEntry
+	nil,                            // 44: grebe.v1.Event.FeaturesEntry
+	nil,                            // 45: grebe.v1.Ranked.TasksEntry
+	nil,                            // 46: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	41, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	43, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	42, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	44, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
@@ -3559,9 +3772,9 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	15, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	8,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
 	7,  // 10: grebe.v1.RankResponse.route:type_name -> grebe.v1.Route
-	43, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	45, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
 	2,  // 12: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	44, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	46, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
 	12, // 14: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
 	13, // 15: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
 	15, // 16: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
@@ -3574,38 +3787,40 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	24, // 23: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
 	20, // 24: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
 	27, // 25: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	28, // 26: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	3,  // 27: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	34, // 28: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	40, // 29: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	39, // 30: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 31: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 32: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 33: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	10, // 34: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	17, // 35: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	22, // 36: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	25, // 37: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	29, // 38: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	30, // 39: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	36, // 40: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	37, // 41: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	38, // 42: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	6,  // 43: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	11, // 44: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	18, // 45: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	23, // 46: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	26, // 47: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	27, // 48: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	27, // 49: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	35, // 50: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	35, // 51: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	35, // 52: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	43, // [43:53] is the sub-list for method output_type
-	33, // [33:43] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	30, // 26: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	28, // 27: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
+	29, // 28: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
+	3,  // 29: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	36, // 30: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	42, // 31: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	41, // 32: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 33: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 34: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 35: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	10, // 36: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	17, // 37: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	22, // 38: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	25, // 39: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	31, // 40: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	32, // 41: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	38, // 42: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	39, // 43: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	40, // 44: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 45: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	11, // 46: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	18, // 47: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	23, // 48: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	26, // 49: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	27, // 50: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	27, // 51: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	37, // 52: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	37, // 53: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	37, // 54: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	45, // [45:55] is the sub-list for method output_type
+	35, // [35:45] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3625,7 +3840,7 @@ func file_grebe_v1_grebe_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

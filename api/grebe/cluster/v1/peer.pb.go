@@ -264,6 +264,203 @@ func (x *OfferResponse) GetBusy() bool {
 	return false
 }
 
+type ChangeCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Back          bool                   `protobuf:"varint,2,opt,name=back,proto3" json:"back,omitempty"` // to the checkpoint before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeCheckpointRequest) Reset() {
+	*x = ChangeCheckpointRequest{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeCheckpointRequest) ProtoMessage() {}
+
+func (x *ChangeCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*ChangeCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ChangeCheckpointRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ChangeCheckpointRequest) GetBack() bool {
+	if x != nil {
+		return x.Back
+	}
+	return false
+}
+
+type GetCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetCheckpointRequest) Reset() {
+	*x = GetCheckpointRequest{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetCheckpointRequest) ProtoMessage() {}
+
+func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetCheckpointRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+// Checkpoint is a model's checkpoint on a node, and the last change of it.
+type Checkpoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Boot          string                 `protobuf:"bytes,1,opt,name=boot,proto3" json:"boot,omitempty"`            // of this start of the process
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`      // that serves
+	Before        string                 `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`        // to which a rollback leads; empty: there is none
+	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`          // of the last reload, as Reload.state; empty: there was none
+	Progress      float64                `protobuf:"fixed64,5,opt,name=progress,proto3" json:"progress,omitempty"`  // of the state, 0 to 1
+	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`          // why it failed
+	Ended         bool                   `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`         // no reload is running
+	Unchanged     bool                   `protobuf:"varint,8,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it failed because the checkpoint serves already
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint) Reset() {
+	*x = Checkpoint{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint) ProtoMessage() {}
+
+func (x *Checkpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
+func (*Checkpoint) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Checkpoint) GetBoot() string {
+	if x != nil {
+		return x.Boot
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetProgress() float64 {
+	if x != nil {
+		return x.Progress
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *Checkpoint) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
 var File_grebe_cluster_v1_peer_proto protoreflect.FileDescriptor
 
 const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
@@ -284,10 +481,27 @@ const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
 	"\x06tokens\x18\b \x03(\rR\x06tokens\x12\x18\n" +
 	"\adigests\x18\t \x03(\x06R\adigests\"#\n" +
 	"\rOfferResponse\x12\x12\n" +
-	"\x04busy\x18\x01 \x01(\bR\x04busy2\x9a\x01\n" +
+	"\x04busy\x18\x01 \x01(\bR\x04busy\"C\n" +
+	"\x17ChangeCheckpointRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
+	"\x04back\x18\x02 \x01(\bR\x04back\",\n" +
+	"\x14GetCheckpointRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\"\xce\x01\n" +
+	"\n" +
+	"Checkpoint\x12\x12\n" +
+	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\tR\x06before\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1a\n" +
+	"\bprogress\x18\x05 \x01(\x01R\bprogress\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x14\n" +
+	"\x05ended\x18\a \x01(\bR\x05ended\x12\x1c\n" +
+	"\tunchanged\x18\b \x01(\bR\tunchanged2\xce\x02\n" +
 	"\x04Peer\x12H\n" +
 	"\x05Probe\x12\x1e.grebe.cluster.v1.ProbeRequest\x1a\x1f.grebe.cluster.v1.ProbeResponse\x12H\n" +
-	"\x05Offer\x12\x1e.grebe.cluster.v1.OfferRequest\x1a\x1f.grebe.cluster.v1.OfferResponseB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
+	"\x05Offer\x12\x1e.grebe.cluster.v1.OfferRequest\x1a\x1f.grebe.cluster.v1.OfferResponse\x12[\n" +
+	"\x10ChangeCheckpoint\x12).grebe.cluster.v1.ChangeCheckpointRequest\x1a\x1c.grebe.cluster.v1.Checkpoint\x12U\n" +
+	"\rGetCheckpoint\x12&.grebe.cluster.v1.GetCheckpointRequest\x1a\x1c.grebe.cluster.v1.CheckpointB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
 
 var (
 	file_grebe_cluster_v1_peer_proto_rawDescOnce sync.Once
@@ -301,20 +515,27 @@ func file_grebe_cluster_v1_peer_proto_rawDescGZIP() []byte {
 	return file_grebe_cluster_v1_peer_proto_rawDescData
 }
 
-var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_grebe_cluster_v1_peer_proto_goTypes = []any{
-	(*ProbeRequest)(nil),  // 0: grebe.cluster.v1.ProbeRequest
-	(*ProbeResponse)(nil), // 1: grebe.cluster.v1.ProbeResponse
-	(*OfferRequest)(nil),  // 2: grebe.cluster.v1.OfferRequest
-	(*OfferResponse)(nil), // 3: grebe.cluster.v1.OfferResponse
+	(*ProbeRequest)(nil),            // 0: grebe.cluster.v1.ProbeRequest
+	(*ProbeResponse)(nil),           // 1: grebe.cluster.v1.ProbeResponse
+	(*OfferRequest)(nil),            // 2: grebe.cluster.v1.OfferRequest
+	(*OfferResponse)(nil),           // 3: grebe.cluster.v1.OfferResponse
+	(*ChangeCheckpointRequest)(nil), // 4: grebe.cluster.v1.ChangeCheckpointRequest
+	(*GetCheckpointRequest)(nil),    // 5: grebe.cluster.v1.GetCheckpointRequest
+	(*Checkpoint)(nil),              // 6: grebe.cluster.v1.Checkpoint
 }
 var file_grebe_cluster_v1_peer_proto_depIdxs = []int32{
 	0, // 0: grebe.cluster.v1.Peer.Probe:input_type -> grebe.cluster.v1.ProbeRequest
 	2, // 1: grebe.cluster.v1.Peer.Offer:input_type -> grebe.cluster.v1.OfferRequest
-	1, // 2: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
-	3, // 3: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
+	4, // 2: grebe.cluster.v1.Peer.ChangeCheckpoint:input_type -> grebe.cluster.v1.ChangeCheckpointRequest
+	5, // 3: grebe.cluster.v1.Peer.GetCheckpoint:input_type -> grebe.cluster.v1.GetCheckpointRequest
+	1, // 4: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
+	3, // 5: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
+	6, // 6: grebe.cluster.v1.Peer.ChangeCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	6, // 7: grebe.cluster.v1.Peer.GetCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	4, // [4:8] is the sub-list for method output_type
+	0, // [0:4] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -331,7 +552,7 @@ func file_grebe_cluster_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_cluster_v1_peer_proto_rawDesc), len(file_grebe_cluster_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

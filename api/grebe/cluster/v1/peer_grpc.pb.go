@@ -20,8 +20,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Peer_Probe_FullMethodName = "/grebe.cluster.v1.Peer/Probe"
-	Peer_Offer_FullMethodName = "/grebe.cluster.v1.Peer/Offer"
+	Peer_Probe_FullMethodName            = "/grebe.cluster.v1.Peer/Probe"
+	Peer_Offer_FullMethodName            = "/grebe.cluster.v1.Peer/Offer"
+	Peer_ChangeCheckpoint_FullMethodName = "/grebe.cluster.v1.Peer/ChangeCheckpoint"
+	Peer_GetCheckpoint_FullMethodName    = "/grebe.cluster.v1.Peer/GetCheckpoint"
 )
 
 // PeerClient is the client API for Peer service.
@@ -34,6 +36,10 @@ type PeerClient interface {
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
 	// Offer tells a member with the role kv of blocks of KV that it may fetch from the caller. It returns at once.
 	Offer(ctx context.Context, in *OfferRequest, opts ...grpc.CallOption) (*OfferResponse, error)
+	// ChangeCheckpoint begins a reload or a rollback on this node alone. It does not wait for the end.
+	ChangeCheckpoint(ctx context.Context, in *ChangeCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error)
+	// GetCheckpoint says what serves, and how far a change is.
+	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error)
 }
 
 type peerClient struct {
@@ -64,6 +70,26 @@ func (c *peerClient) Offer(ctx context.Context, in *OfferRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *peerClient) ChangeCheckpoint(ctx context.Context, in *ChangeCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Checkpoint)
+	err := c.cc.Invoke(ctx, Peer_ChangeCheckpoint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Checkpoint)
+	err := c.cc.Invoke(ctx, Peer_GetCheckpoint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -74,6 +100,10 @@ type PeerServer interface {
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
 	// Offer tells a member with the role kv of blocks of KV that it may fetch from the caller. It returns at once.
 	Offer(context.Context, *OfferRequest) (*OfferResponse, error)
+	// ChangeCheckpoint begins a reload or a rollback on this node alone. It does not wait for the end.
+	ChangeCheckpoint(context.Context, *ChangeCheckpointRequest) (*Checkpoint, error)
+	// GetCheckpoint says what serves, and how far a change is.
+	GetCheckpoint(context.Context, *GetCheckpointRequest) (*Checkpoint, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -89,6 +119,12 @@ func (UnimplementedPeerServer) Probe(context.Context, *ProbeRequest) (*ProbeResp
 }
 func (UnimplementedPeerServer) Offer(context.Context, *OfferRequest) (*OfferResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Offer not implemented")
+}
+func (UnimplementedPeerServer) ChangeCheckpoint(context.Context, *ChangeCheckpointRequest) (*Checkpoint, error) {
+	return nil, status.Error(codes.Unimplemented, "method ChangeCheckpoint not implemented")
+}
+func (UnimplementedPeerServer) GetCheckpoint(context.Context, *GetCheckpointRequest) (*Checkpoint, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetCheckpoint not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -147,6 +183,42 @@ func _Peer_Offer_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_ChangeCheckpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangeCheckpointRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).ChangeCheckpoint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_ChangeCheckpoint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).ChangeCheckpoint(ctx, req.(*ChangeCheckpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_GetCheckpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetCheckpointRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).GetCheckpoint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_GetCheckpoint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).GetCheckpoint(ctx, req.(*GetCheckpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -161,6 +233,14 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Offer",
 			Handler:    _Peer_Offer_Handler,
+		},
+		{
+			MethodName: "ChangeCheckpoint",
+			Handler:    _Peer_ChangeCheckpoint_Handler,
+		},
+		{
+			MethodName: "GetCheckpoint",
+			Handler:    _Peer_GetCheckpoint_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
