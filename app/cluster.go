@@ -62,6 +62,9 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy, Log: a.log, Registry: a.registry,
 		Peer: advertised(k.Advertise, k.Listen, node), API: advertised(k.API, cfg.Listen, node),
 	}
+	if a.door.guard != nil {
+		c.Limits = a.door.guard
+	}
 	if c.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", k.Listen); err != nil {
 		return fmt.Errorf("cluster.listen: %w", err)
 	}

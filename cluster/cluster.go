@@ -53,6 +53,7 @@ type Config struct {
 	Identity *mtls.Identity // nil: no TLS
 	Zone     string
 
+	Limits      Limits            // of clients' keys, that hold over all members; nil: there are no keys
 	Coordinator coord.Coordinator // Close closes it
 	Lease       time.Duration     // after which a process that vanished is no longer registered; 10 s
 	Routing     route.Policy
@@ -115,6 +116,7 @@ type Cluster struct {
 	said    []byte           // record as it was announced
 	record  *coord.Announcement
 	rolls   rollouts
+	reports map[string]int    // reports of what keys have spent that are wanted, by the id of the member
 	refused map[string]string // boot ids of members without a common version, by id; they are not in known
 }
 
@@ -136,7 +138,7 @@ func Open(cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
-		known: map[string]*node{}, refused: map[string]string{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), readied: make(chan struct{}),
+		known: map[string]*node{}, refused: map[string]string{}, reports: map[string]int{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), readied: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.metrics = newMetrics(c)
@@ -208,6 +210,9 @@ func (c *Cluster) Start(l Local) error {
 	c.run.Go(c.keepRecord)
 	c.startPlacement()
 	c.run.Go(c.followRollouts)
+	if c.cfg.Limits != nil {
+		c.run.Go(c.shareLimits)
+	}
 	return nil
 }
 
@@ -268,6 +273,9 @@ func (c *Cluster) describe() member.Record {
 	r := member.Record{
 		ID: c.cfg.Node, Boot: c.boot, API: c.cfg.API, Peer: c.cfg.Peer, Protocol: c.speaks, Roles: c.cfg.Roles, Zone: c.cfg.Zone,
 		Draining: c.rests(),
+	}
+	if c.cfg.Limits != nil {
+		r.Keys = c.cfg.Limits.KeysDigest()
 	}
 	l := c.local.Load()
 	for i := range c.cfg.Models {

@@ -44,7 +44,13 @@ func newMetrics(c *Cluster) *metrics {
 }
 
 func (m *metrics) register(r *prometheus.Registry) error {
-	for _, c := range []prometheus.Collector{m, m.total, m.errors, m.offers} {
+	all := []prometheus.Collector{m, m.total, m.errors, m.offers}
+	if l := m.c.cfg.Limits; l != nil {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "grebe_limit_share", Help: "Share of keys' limits that the members in reach have: below 1 while a member does not answer.",
+		}, l.LimitShare))
+	}
+	for _, c := range all {
 		if err := r.Register(c); err != nil {
 			return err
 		}

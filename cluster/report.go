@@ -29,7 +29,7 @@ func (c *Cluster) Status() *status.Cluster {
 		m := &members[i]
 		n := status.Node{
 			ID: m.ID, State: m.State.String(), Drained: m.Drained, Roles: m.Roles, API: m.API, Peer: m.Peer, Boot: m.Boot, Zone: m.Zone,
-			ProtocolMin: m.Protocol.Min, ProtocolMax: m.Protocol.Max,
+			ProtocolMin: m.Protocol.Min, ProtocolMax: m.Protocol.Max, Keys: m.Keys,
 		}
 		if err := c.understands(&m.Record); err != nil {
 			n.Refused = err.Error()

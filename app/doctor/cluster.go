@@ -212,7 +212,7 @@ func (s *seat) records() ([]member.Record, error) {
 
 // neighbours looks for nodes that do not fit together.
 func (s *seat) neighbours(r *Report, records []member.Record) {
-	digests, classes := map[string]map[string][]string{}, map[string][]string{}
+	digests, classes, keys := map[string]map[string][]string{}, map[string][]string{}, map[string][]string{}
 	for i, a := range records {
 		if a.ID == s.node && a.Peer != s.advertise {
 			r.add("cluster.node", Fail, "give every process its own cluster.node",
@@ -229,6 +229,7 @@ func (s *seat) neighbours(r *Report, records []member.Record) {
 				r.add("versions", Fail, "upgrade one release at a time", "%s and %s speak no common version of the protocol", b.ID, a.ID)
 			}
 		}
+		keys[a.Keys] = append(keys[a.Keys], a.ID)
 		seen := map[string]bool{}
 		for _, m := range a.Models {
 			if digests[m.Name] == nil {
@@ -247,6 +248,10 @@ func (s *seat) neighbours(r *Report, records []member.Record) {
 			r.add("versions", Warn, "reload the model on the nodes that are behind; until then they share no KV of it",
 				"nodes have different checkpoints of model %s: %s", model, groups(by))
 		}
+	}
+	if len(keys) > 1 {
+		r.add("auth.keys", Warn, "give all nodes the same keys with the same limits, and send SIGHUP",
+			"nodes have different clients' keys: %s", groups(keys))
 	}
 	if len(classes) > 1 {
 		r.add("versions", Info, "", "nodes compute with different last bits, so these groups share no KV: %s", groups(classes))

@@ -70,7 +70,7 @@ func TestClusterNeighbours(t *testing.T) {
 	defer c.Close()
 	for _, n := range []member.Record{
 		{ID: "n1", Protocol: member.Protocol{Min: 1, Max: 2}, Models: []member.Model{{Name: "shop", Digest: "a", Format: "1", Numerics: "amx"}}},
-		{ID: "n2", Protocol: member.Protocol{Min: 2, Max: 3}, Models: []member.Model{{Name: "shop", Digest: "b", Format: "1", Numerics: "amx"}}},
+		{ID: "n2", Keys: "k", Protocol: member.Protocol{Min: 2, Max: 3}, Models: []member.Model{{Name: "shop", Digest: "b", Format: "1", Numerics: "amx"}}},
 		{ID: "n3", Protocol: member.Protocol{Min: 3, Max: 4}, Models: []member.Model{{Name: "shop", Digest: "a", Format: "1", Numerics: "avx2"}}},
 	} {
 		n.Boot, n.Peer, n.Roles = "b", "10.0.0.9:7070", []string{member.Node}
@@ -89,6 +89,7 @@ func TestClusterNeighbours(t *testing.T) {
 	wantFinding(t, r, "versions", Fail, "n3 versions 3 to 4: it cannot join")
 	wantFinding(t, r, "versions", Warn, "model shop: n1 n3 | n2")
 	wantFinding(t, r, "versions", Info, "n1 n2 | n3")
+	wantFinding(t, r, "auth.keys", Warn, "n1 n3 | n2")
 }
 
 func TestClusterUnreachable(t *testing.T) {

@@ -300,5 +300,5 @@ func (s *Set) ids() []string { return slices.Sorted(maps.Keys(s.nodes)) }
 func equal(a, b Record) bool {
 	return a.ID == b.ID && a.Boot == b.Boot && a.API == b.API && a.Peer == b.Peer && a.Protocol == b.Protocol &&
 		slices.Equal(a.Roles, b.Roles) && slices.Equal(a.Models, b.Models) && a.Capacity == b.Capacity && a.Zone == b.Zone &&
-		a.Draining == b.Draining
+		a.Draining == b.Draining && a.Keys == b.Keys
 }

@@ -178,7 +178,7 @@ func TestEpoch(t *testing.T) {
 func TestRecord(t *testing.T) {
 	full := Record{ID: "n1", Boot: "b1", API: "h:80", Peer: "h:81", Protocol: Protocol{2, 3}, Roles: []string{KV},
 		Models:   []Model{{Name: "m", Digest: "sha256:1", Format: "paged/1", Numerics: "avx2"}},
-		Capacity: Capacity{1, 2, 3, 0.5}, Zone: "a", Draining: true}
+		Capacity: Capacity{1, 2, 3, 0.5}, Zone: "a", Draining: true, Keys: "1f"}
 	data, err := full.Encode()
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ type Record struct {
 	Capacity Capacity `json:"capacity"`
 	Zone     string   `json:"zone,omitempty"`
 	Draining bool     `json:"draining,omitempty"` // the process is about to stop
+	Keys     string   `json:"keys,omitempty"`     // digest of the clients' keys, to compare; empty: it has none
 }
 
 // The roles of a process.

@@ -38,6 +38,7 @@ type Node struct {
 	// ProtocolMin and ProtocolMax are the versions of the protocol between members that it speaks.
 	ProtocolMin int    `json:"protocol_min"`
 	ProtocolMax int    `json:"protocol_max"`
+	Keys        string `json:"keys,omitempty"`    // digest of the clients' keys that it knows; empty: it has none
 	Refused     string `json:"refused,omitempty"` // why this process exchanges nothing with it; empty: it does
 }
 

@@ -129,8 +129,10 @@ func clusterNotes(s *status.Cluster) (out []string) {
 		}
 	}
 	versions := map[string]map[string][]string{} // nodes by model and version
+	keys := map[string][]string{}                // nodes by the digest of their keys
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
+		keys[n.Keys] = append(keys[n.Keys], cut(n.ID))
 		for _, m := range n.Models {
 			if versions[m.Name] == nil {
 				versions[m.Name] = map[string][]string{}
@@ -144,6 +146,14 @@ func clusterNotes(s *status.Cluster) (out []string) {
 			out = append(out, cut(n.ID)+
 				" answers slower than predicted, so it gets probes alone until it recovers. Look at its load and its log.")
 		}
+	}
+	if len(keys) > 1 {
+		var parts []string
+		for _, d := range slices.Sorted(maps.Keys(keys)) {
+			parts = append(parts, strings.Join(keys[d], " "))
+		}
+		out = append(out, "Nodes have different clients' keys: "+strings.Join(parts, "; ")+
+			". Give all of them the same file auth.keys, and send SIGHUP.")
 	}
 	for _, model := range slices.Sorted(maps.Keys(versions)) {
 		by := versions[model]

@@ -5,7 +5,8 @@
 // everyone.
 //
 // A Guard is safe for concurrent use. Replace changes its keys while it is in use; a key that stays keeps the rest of
-// its rate. A Guard starts no goroutine, and time is an argument.
+// its rate. A Guard starts no goroutine, and time is an argument. Members of a cluster exchange what each has let through: see
+// Spent and Heard.
 package guard
 
 import (
@@ -80,7 +81,8 @@ func (e *LimitError) Error() string {
 
 // Guard checks keys. The zero value allows everyone.
 type Guard struct {
-	keys atomic.Pointer[[]entry]
+	keys   atomic.Pointer[[]entry]
+	shared shared
 }
 
 type entry struct {
@@ -92,7 +94,7 @@ type entry struct {
 
 // New returns a guard with keys. Without keys it allows everyone.
 func New(keys []Key) (*Guard, error) {
-	g := &Guard{}
+	g := &Guard{shared: shared{wake: make(chan struct{}, 1)}}
 	return g, g.Replace(keys)
 }
 
@@ -184,8 +186,12 @@ func (g *Guard) Check(presented string, role Role, now time.Time) (name string, 
 		return k.name, &DeniedError{Name: k.name, Role: role}
 	}
 	if k.bucket != nil {
-		if wait := k.bucket.spend(now); wait > 0 {
+		if wait := k.bucket.spend(now, g.LimitShare()); wait > 0 {
 			return k.name, &LimitError{Name: k.name, After: wait}
+		}
+		select {
+		case g.shared.wake <- struct{}{}:
+		default: // somebody was woken already, or nobody listens
 		}
 	}
 	return k.name, nil
@@ -244,33 +250,52 @@ func Digest(key string) string {
 type bucket struct {
 	mu          sync.Mutex
 	rate, burst float64
-	left        float64
+	left        float64   // below 0: a debt
+	spent       uint64    // requests that were let through here
 	at          time.Time // time of left; zero before the first request
 }
 
 // longest bounds a wait, because that of a tiny rate would overflow a Duration.
 const longest = 365 * 24 * time.Hour
 
-// spend takes one request from the bucket, or returns the time until there is one.
-func (b *bucket) spend(now time.Time) time.Duration {
+// spend takes one request from the bucket, or returns the time until there is one. The bucket has a share of its rate and its
+// burst, but room for one request.
+func (b *bucket) spend(now time.Time, share float64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	rate, burst := b.rate*share, max(b.burst*share, min(1, b.burst))
 	if d := now.Sub(b.at); !b.at.IsZero() && d > 0 {
-		b.left = min(b.burst, b.left+d.Seconds()*b.rate)
+		b.left += d.Seconds() * rate
 	}
+	b.left = min(b.left, burst)
 	if b.at.IsZero() || now.After(b.at) {
 		b.at = now
 	}
-	if wait := time.Duration(min((1-b.left)/b.rate, longest.Seconds()) * float64(time.Second)); wait > 0 {
+	if wait := time.Duration(min((1-b.left)/rate, longest.Seconds()) * float64(time.Second)); wait > 0 {
 		return wait
 	}
 	b.left-- // may be a rounding error below 0, which the next request makes up for
+	b.spent++
 	return 0
+}
+
+// charge takes what other members have spent.
+func (b *bucket) charge(n float64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left = max(b.left-n, -debtSeconds*b.rate-b.burst)
+}
+
+// count returns how many requests were let through here.
+func (b *bucket) count() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spent
 }
 
 // take continues with the state of an older bucket of the same key.
 func (b *bucket) take(old *bucket) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
-	b.left, b.at = min(b.burst, old.left), old.at
+	b.left, b.at, b.spent = min(b.burst, old.left), old.at, old.spent
 }

@@ -461,6 +461,83 @@ func (x *Checkpoint) GetUnchanged() bool {
 	return false
 }
 
+// Spending is what a process has let through since it started, by key.
+type Spending struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Boot          string                 `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`           // of this start of the process
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`      // of this report; a later one has a higher number
+	Keys          []uint64               `protobuf:"fixed64,4,rep,packed,name=keys,proto3" json:"keys,omitempty"`  // parts of digests
+	Spent         []uint64               `protobuf:"varint,5,rep,packed,name=spent,proto3" json:"spent,omitempty"` // requests, in the same order
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spending) Reset() {
+	*x = Spending{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spending) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spending) ProtoMessage() {}
+
+func (x *Spending) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spending.ProtoReflect.Descriptor instead.
+func (*Spending) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Spending) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Spending) GetBoot() string {
+	if x != nil {
+		return x.Boot
+	}
+	return ""
+}
+
+func (x *Spending) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Spending) GetKeys() []uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *Spending) GetSpent() []uint64 {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
 var File_grebe_cluster_v1_peer_proto protoreflect.FileDescriptor
 
 const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
@@ -496,12 +573,19 @@ const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
 	"\bprogress\x18\x05 \x01(\x01R\bprogress\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x12\x14\n" +
 	"\x05ended\x18\a \x01(\bR\x05ended\x12\x1c\n" +
-	"\tunchanged\x18\b \x01(\bR\tunchanged2\xce\x02\n" +
+	"\tunchanged\x18\b \x01(\bR\tunchanged\"t\n" +
+	"\bSpending\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04keys\x18\x04 \x03(\x06R\x04keys\x12\x14\n" +
+	"\x05spent\x18\x05 \x03(\x04R\x05spent2\x8f\x03\n" +
 	"\x04Peer\x12H\n" +
 	"\x05Probe\x12\x1e.grebe.cluster.v1.ProbeRequest\x1a\x1f.grebe.cluster.v1.ProbeResponse\x12H\n" +
 	"\x05Offer\x12\x1e.grebe.cluster.v1.OfferRequest\x1a\x1f.grebe.cluster.v1.OfferResponse\x12[\n" +
 	"\x10ChangeCheckpoint\x12).grebe.cluster.v1.ChangeCheckpointRequest\x1a\x1c.grebe.cluster.v1.Checkpoint\x12U\n" +
-	"\rGetCheckpoint\x12&.grebe.cluster.v1.GetCheckpointRequest\x1a\x1c.grebe.cluster.v1.CheckpointB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
+	"\rGetCheckpoint\x12&.grebe.cluster.v1.GetCheckpointRequest\x1a\x1c.grebe.cluster.v1.Checkpoint\x12?\n" +
+	"\x05Spend\x12\x1a.grebe.cluster.v1.Spending\x1a\x1a.grebe.cluster.v1.SpendingB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
 
 var (
 	file_grebe_cluster_v1_peer_proto_rawDescOnce sync.Once
@@ -515,7 +599,7 @@ func file_grebe_cluster_v1_peer_proto_rawDescGZIP() []byte {
 	return file_grebe_cluster_v1_peer_proto_rawDescData
 }
 
-var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_grebe_cluster_v1_peer_proto_goTypes = []any{
 	(*ProbeRequest)(nil),            // 0: grebe.cluster.v1.ProbeRequest
 	(*ProbeResponse)(nil),           // 1: grebe.cluster.v1.ProbeResponse
@@ -524,18 +608,21 @@ var file_grebe_cluster_v1_peer_proto_goTypes = []any{
 	(*ChangeCheckpointRequest)(nil), // 4: grebe.cluster.v1.ChangeCheckpointRequest
 	(*GetCheckpointRequest)(nil),    // 5: grebe.cluster.v1.GetCheckpointRequest
 	(*Checkpoint)(nil),              // 6: grebe.cluster.v1.Checkpoint
+	(*Spending)(nil),                // 7: grebe.cluster.v1.Spending
 }
 var file_grebe_cluster_v1_peer_proto_depIdxs = []int32{
 	0, // 0: grebe.cluster.v1.Peer.Probe:input_type -> grebe.cluster.v1.ProbeRequest
 	2, // 1: grebe.cluster.v1.Peer.Offer:input_type -> grebe.cluster.v1.OfferRequest
 	4, // 2: grebe.cluster.v1.Peer.ChangeCheckpoint:input_type -> grebe.cluster.v1.ChangeCheckpointRequest
 	5, // 3: grebe.cluster.v1.Peer.GetCheckpoint:input_type -> grebe.cluster.v1.GetCheckpointRequest
-	1, // 4: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
-	3, // 5: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
-	6, // 6: grebe.cluster.v1.Peer.ChangeCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
-	6, // 7: grebe.cluster.v1.Peer.GetCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
-	4, // [4:8] is the sub-list for method output_type
-	0, // [0:4] is the sub-list for method input_type
+	7, // 4: grebe.cluster.v1.Peer.Spend:input_type -> grebe.cluster.v1.Spending
+	1, // 5: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
+	3, // 6: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
+	6, // 7: grebe.cluster.v1.Peer.ChangeCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	6, // 8: grebe.cluster.v1.Peer.GetCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	7, // 9: grebe.cluster.v1.Peer.Spend:output_type -> grebe.cluster.v1.Spending
+	5, // [5:10] is the sub-list for method output_type
+	0, // [0:5] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -552,7 +639,7 @@ func file_grebe_cluster_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_cluster_v1_peer_proto_rawDesc), len(file_grebe_cluster_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

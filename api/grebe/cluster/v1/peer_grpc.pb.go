@@ -24,6 +24,7 @@ const (
 	Peer_Offer_FullMethodName            = "/grebe.cluster.v1.Peer/Offer"
 	Peer_ChangeCheckpoint_FullMethodName = "/grebe.cluster.v1.Peer/ChangeCheckpoint"
 	Peer_GetCheckpoint_FullMethodName    = "/grebe.cluster.v1.Peer/GetCheckpoint"
+	Peer_Spend_FullMethodName            = "/grebe.cluster.v1.Peer/Spend"
 )
 
 // PeerClient is the client API for Peer service.
@@ -40,6 +41,8 @@ type PeerClient interface {
 	ChangeCheckpoint(ctx context.Context, in *ChangeCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error)
 	// GetCheckpoint says what serves, and how far a change is.
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error)
+	// Spend exchanges what clients' keys have spent of their limits at two members.
+	Spend(ctx context.Context, in *Spending, opts ...grpc.CallOption) (*Spending, error)
 }
 
 type peerClient struct {
@@ -90,6 +93,16 @@ func (c *peerClient) GetCheckpoint(ctx context.Context, in *GetCheckpointRequest
 	return out, nil
 }
 
+func (c *peerClient) Spend(ctx context.Context, in *Spending, opts ...grpc.CallOption) (*Spending, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Spending)
+	err := c.cc.Invoke(ctx, Peer_Spend_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -104,6 +117,8 @@ type PeerServer interface {
 	ChangeCheckpoint(context.Context, *ChangeCheckpointRequest) (*Checkpoint, error)
 	// GetCheckpoint says what serves, and how far a change is.
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*Checkpoint, error)
+	// Spend exchanges what clients' keys have spent of their limits at two members.
+	Spend(context.Context, *Spending) (*Spending, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -125,6 +140,9 @@ func (UnimplementedPeerServer) ChangeCheckpoint(context.Context, *ChangeCheckpoi
 }
 func (UnimplementedPeerServer) GetCheckpoint(context.Context, *GetCheckpointRequest) (*Checkpoint, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCheckpoint not implemented")
+}
+func (UnimplementedPeerServer) Spend(context.Context, *Spending) (*Spending, error) {
+	return nil, status.Error(codes.Unimplemented, "method Spend not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -219,6 +237,24 @@ func _Peer_GetCheckpoint_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_Spend_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Spending)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Spend(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Spend_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Spend(ctx, req.(*Spending))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -241,6 +277,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetCheckpoint",
 			Handler:    _Peer_GetCheckpoint_Handler,
+		},
+		{
+			MethodName: "Spend",
+			Handler:    _Peer_Spend_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
