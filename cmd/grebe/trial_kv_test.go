@@ -145,3 +145,50 @@ func TestTrialRouterRole(t *testing.T) {
 	})
 	c.running()
 }
+
+// Users who are deleted are deleted on members that hold KV too, also on one that was down meanwhile and has them on disk.
+func TestTrialDeletedUsersKV(t *testing.T) {
+	c, nodes, holders := prepareKV(t)
+	for i := range nodes {
+		nodes[i].set = nil // room for all users: none leaves before it was offered
+		holders[i].set = append(holders[i].set, "cache.disk=64MiB")
+	}
+	c.startAll()
+	var users []*customer
+	for i := range 16 {
+		u := &customer{id: fmt.Sprint("kv-", i), text: fmt.Sprintf("Customer %d likes lamps, chairs and anything that is %d cm wide.", i, 20+i)}
+		users = append(users, u)
+		c.put(nodes[0], u)
+		c.rank(nodes[i%2], u)
+	}
+	away, there := holders[0], holders[1]
+	c.until(20*time.Second, func() string {
+		a, _, _ := c.held(away)
+		if b, _, _ := c.held(there); a == 0 || b == 0 || a+b < len(users) {
+			return fmt.Sprintf("of %d users %s holds %d and %s %d", len(users), away.id, a, there.id, b)
+		}
+		return ""
+	})
+	c.end(away, syscall.SIGTERM)
+	for _, u := range users {
+		c.remove(nodes[1], u)
+	}
+	c.until(10*time.Second, func() string {
+		if n, _, _ := c.held(there); n != 0 {
+			return fmt.Sprintf("%s holds %d deleted users", there.id, n)
+		}
+		return ""
+	})
+	c.launch(away)
+	c.settled(time.Minute, c.nodes...)
+	if n, _, _ := c.held(away); n != 0 {
+		t.Errorf("%s was down, and offers %d users who were deleted meanwhile", away.id, n)
+	}
+	for _, u := range users {
+		c.put(nodes[0], u)
+		if node, cached, source := c.rank(nodes[0], u); cached != 0 {
+			t.Errorf("%d tokens of %s, who was deleted, came from %s on %s", cached, u.id, source, node)
+		}
+	}
+	c.running()
+}
