@@ -156,7 +156,7 @@ function showPlacement(cluster) {
     return [element("p", { class: "note" }, `${p.kind}, epoch ${p.epoch}${p.moved_bytes ? `, ${short(p.moved_bytes, "B")} to be filled` : ""}`),
       element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, "node"), element("th", {}, "items"), element("th", { class: "number" }, "size"))),
         element("tbody", {}, ...p.nodes.map((n) => element("tr", {}, element("td", {}, n.id),
-          element("td", {}, element("meter", { max: top, value: n.items, "aria-hidden": "true" }), whole(n.items)), element("td", { class: "number" }, n.bytes ? short(n.bytes, "B") : ""))))))];
+          element("td", {}, element("meter", { max: top, value: n.items, "aria-hidden": "true" }), whole(n.items)), element("td", { class: "number" }, n.bytes ? short(n.bytes, "B") : "")))))];
   });
 }
 
