@@ -56,7 +56,8 @@ func (s *site) start(ctx context.Context, nodes int) (servers []*drive.Server, e
 			if err != nil {
 				return servers, err
 			}
-			settings = append(settings, drive.Setting{Key: "cluster.name", Value: "check"}, drive.Setting{Key: "cluster.node", Value: fmt.Sprint("n", i)},
+			settings = append(settings,
+				drive.Setting{Key: "cluster.name", Value: "check"}, drive.Setting{Key: "cluster.node", Value: fmt.Sprint("n", i)},
 				drive.Setting{Key: "cluster.listen", Value: peer}, drive.Setting{Key: "cluster.coordinator", Value: coordinator},
 				drive.Setting{Key: "cluster.etcd", Value: etcd})
 			coordinator = "etcd://" + etcd
@@ -176,7 +177,8 @@ func (r *Rate) writeCluster(w io.Writer) {
 	if r.ServerFall > 0 {
 		fmt.Fprintf(w, "; that is %.3f of one node's, sim %.3f", r.ServerFall, r.SimFall)
 	}
-	fmt.Fprintf(w, "\nshares of the nodes %.3f, sim %.3f; users first %.3f, sim %.3f\n", r.Server.Spread, r.Sim.Spread, r.Server.User, r.Sim.User)
+	fmt.Fprintf(w, "\nshares of the nodes %.3f, sim %.3f; users first %.3f, sim %.3f\n",
+		r.Server.Spread, r.Sim.Spread, r.Server.User, r.Sim.User)
 	fmt.Fprintf(w, "%d blocks with %.1f MB were sent between nodes, %d too late; %.0f MB/s, %.2f ms a round trip\n",
 		l.Blocks, float64(l.Bytes)/1e6, l.Late, l.RateMB, l.TripMs)
 }

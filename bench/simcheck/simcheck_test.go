@@ -31,7 +31,7 @@ func TestFigures(t *testing.T) {
 
 // Each figure outside its bar is named, and a figure that is not a number is outside.
 func TestJudge(t *testing.T) {
-	good := Figures{Throughput: 10, Hits: .5, P50: 100, P99: 200}
+	good := Figures{Throughput: 10, Hits: .5, P50: 100, P99: 200, Spread: []float64{.4, .3, .3}, User: .5}
 	for _, c := range []struct {
 		change func(*Figures)
 		device string
@@ -44,15 +44,24 @@ func TestJudge(t *testing.T) {
 		{func(f *Figures) { f.P50 = 106 }, "gpu", []string{"P50"}},
 		{func(f *Figures) { f.P99 = 221 }, "gpu", []string{"P99"}},
 		{func(f *Figures) { f.Hits, f.Throughput = .48, 9.4 }, "cpu", []string{"throughput", "hits"}},
+		{func(f *Figures) { f.Spread = []float64{.44, .3, .26} }, "none", nil},
+		{func(f *Figures) { f.Spread = []float64{.5, .4, .1} }, "none", []string{"mix"}},
+		{func(f *Figures) { f.Spread = []float64{.6, .4} }, "none", []string{"mix"}},
+		{func(f *Figures) { f.User = .6 }, "none", []string{"mix"}},
 	} {
-		r, b := Rate{Server: good, Sim: good}, bars(c.device)
+		r, b := Rate{Nodes: 3, Server: good, Sim: good}, bars(c.device)
 		c.change(&r.Sim)
 		if r.judge(&b); !slices.Equal(r.Failed, c.want) {
 			t.Errorf("%+v on a %s: outside are %v, want %v", r.Sim, c.device, r.Failed, c.want)
 		}
 	}
+	b := bars("none")
+	falls := Rate{Nodes: 3, Server: good, Sim: good, ServerFall: .8, SimFall: .86}
+	if falls.judge(&b); !slices.Equal(falls.Failed, []string{"fall"}) {
+		t.Errorf("a cluster computes 0.8 of one node's tokens and sim says 0.86: outside are %v", falls.Failed)
+	}
 	var none Rate
-	b := bars("cpu")
+	b = bars("cpu")
 	if none.judge(&b); !slices.Contains(none.Failed, "P50") {
 		t.Error("a run without answers passes")
 	}

@@ -16,26 +16,7 @@ func TestTrialSameBits(t *testing.T) {
 	}
 	c.startAll()
 	pool := questions(t, long(10_000, 100), 1)
-	r := rand.New(rand.NewPCG(2, 2))
-	entries := make([]string, len(pool))
-	for i := range entries {
-		entries[i] = anyOf(c.nodes...)(r)
-	}
-	var mu sync.Mutex
-	by, prompt, cached, wrong := map[string]int{}, 0, 0, 0
-	parallel(4, len(pool), func(i int) {
-		a, err := pool[i].ask(entries[i])
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil || !bytes.Equal(a.Results, pool[i].want) {
-			if wrong++; wrong <= 5 {
-				t.Errorf("%s entering at %s: %v, node %s answers\n%s\nwant\n%s", pool[i].body, entries[i], err, a.Node, a.Results, pool[i].want)
-			}
-		}
-		by[a.Node]++
-		prompt, cached = prompt+a.Usage.Prompt, cached+a.Usage.Cached
-	})
-	t.Logf("%d requests, %d failed or wrong; answered by %v; %d of %d tokens were cached", len(pool), wrong, by, cached, prompt)
+	by, cached := c.sameBits(pool)
 	for _, m := range c.nodes {
 		if by[m.id] < len(pool)/20 {
 			t.Errorf("%s answered %d of %d requests", m.id, by[m.id], len(pool))
@@ -45,4 +26,33 @@ func TestTrialSameBits(t *testing.T) {
 		t.Error("nothing was reused")
 	}
 	c.running()
+}
+
+// sameBits asks all questions at random members and wants the answers of the single server. It returns how many each node answered, and
+// the tokens that were cached.
+func (c *trial) sameBits(pool []*question) (by map[string]int, cached int) {
+	c.Helper()
+	r := rand.New(rand.NewPCG(2, 2))
+	entries := make([]string, len(pool))
+	for i := range entries {
+		entries[i] = anyOf(c.nodes...)(r)
+	}
+	var mu sync.Mutex
+	prompt, wrong := 0, 0
+	by = map[string]int{}
+	parallel(4, len(pool), func(i int) {
+		q := pool[i]
+		a, err := q.ask(entries[i])
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil || !bytes.Equal(a.Results, q.want) {
+			if wrong++; wrong <= 5 {
+				c.Errorf("%s entering at %s: %v, node %s answers\n%s\nwant\n%s", q.body, entries[i], err, a.Node, a.Results, q.want)
+			}
+		}
+		by[a.Node]++
+		prompt, cached = prompt+a.Usage.Prompt, cached+a.Usage.Cached
+	})
+	c.Logf("%d requests, %d failed or wrong; answered by %v; %d of %d tokens were cached", len(pool), wrong, by, cached, prompt)
+	return by, cached
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -55,27 +54,8 @@ func TestTrialSameBitsKV(t *testing.T) {
 	c, nodes, holders := prepareKV(t)
 	c.startAll()
 	pool := questions(t, long(10_000, 150), 21)
-	r := rand.New(rand.NewPCG(22, 2))
-	entries := make([]string, len(pool))
-	for i := range entries {
-		entries[i] = anyOf(c.nodes...)(r)
-	}
-	var mu sync.Mutex
-	by, prompt, cached, wrong := map[string]int{}, 0, 0, 0
-	parallel(4, len(pool), func(i int) {
-		a, err := pool[i].ask(entries[i])
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil || !bytes.Equal(a.Results, pool[i].want) {
-			if wrong++; wrong <= 5 {
-				t.Errorf("%s entering at %s: %v, node %s answers\n%s\nwant\n%s", pool[i].body, entries[i], err, a.Node, a.Results, pool[i].want)
-			}
-		}
-		by[a.Node]++
-		prompt, cached = prompt+a.Usage.Prompt, cached+a.Usage.Cached
-	})
-	t.Logf("%d requests, %d failed or wrong; answered by %v; %d of %d tokens were cached", len(pool), wrong, by, cached, prompt)
-	if by[nodes[0].id]+by[nodes[1].id] != len(pool)-wrong {
+	by, _ := c.sameBits(pool)
+	if by[nodes[0].id]+by[nodes[1].id] != len(pool) {
 		t.Errorf("a member without the role node answered: %v", by)
 	}
 	for _, m := range holders {
