@@ -3,11 +3,17 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +28,7 @@ import (
 )
 
 // browser opens a page of its own in a headless Chromium and returns what it complains about: errors on
-// its console, and requests to anyone but the server.
+// its console, and requests to anyone but the server. The first error ends ctx: nobody waits for a page that does not work.
 func browser(t *testing.T, home string) (ctx context.Context, complaints func() []string) {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -47,19 +53,23 @@ func browser(t *testing.T, home string) (ctx context.Context, complaints func() 
 	t.Cleanup(cancel)
 	var mu sync.Mutex
 	var found []string
+	fail := func(text string) {
+		found = append(found, text)
+		cancel()
+	}
 	chromedp.ListenTarget(ctx, func(ev any) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch e := ev.(type) {
 		case *runtime.EventExceptionThrown:
-			found = append(found, e.ExceptionDetails.Error())
+			fail(e.ExceptionDetails.Error())
 		case *runtime.EventConsoleAPICalled:
 			if e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning {
-				found = append(found, fmt.Sprint(e.Type, e.Args))
+				fail(fmt.Sprint(e.Type, e.Args))
 			}
 		case *log.EventEntryAdded:
 			if e.Entry.Level == log.LevelError {
-				found = append(found, e.Entry.Text+" "+e.Entry.URL)
+				fail(e.Entry.Text + " " + e.Entry.URL)
 			}
 		case *network.EventRequestWillBeSent:
 			if u := e.Request.URL; !strings.HasPrefix(u, home) && !strings.HasPrefix(u, "data:") {
@@ -74,6 +84,55 @@ func browser(t *testing.T, home string) (ctx context.Context, complaints func() 
 		mu.Lock()
 		defer mu.Unlock()
 		return found
+	}
+}
+
+// planted serves the dashboard with a mistake at the beginning of a function of one of its scripts.
+func planted(t *testing.T, script, function string) (address string) {
+	t.Helper()
+	behind, err := url.Parse(pageOf(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(behind)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if !strings.HasSuffix(r.Request.URL.Path, script) {
+			return nil
+		}
+		data, err := io.ReadAll(r.Body)
+		before, after, ok := bytes.Cut(data, []byte(function))
+		if err != nil || !ok {
+			t.Errorf("no %q in %s: %v", function, script, err)
+		}
+		data = fmt.Appendf(nil, `%s%s throw new TypeError("planted"); %s`, before, function, after)
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+		r.Header.Set("Content-Length", strconv.Itoa(len(data)))
+		r.Header.Del("Etag")
+		return nil
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Del("Accept-Encoding")
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// Who waits for something on a page whose script fails gets the script's error at once: also for one that the page would
+// pass over if the server had explained it.
+func TestBrokenPage(t *testing.T) {
+	for _, tt := range []struct{ name, script, function, want string }{
+		{"does not parse", "app.js", "function show(", "SyntaxError"},
+		{"reads nothing", "live.js", "async function read() {", "planted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			home := planted(t, tt.script, tt.function)
+			ctx, complaints := browser(t, home)
+			err := chromedp.Run(ctx, chromedp.Navigate(home), chromedp.Poll(`false`, nil, chromedp.WithPollingTimeout(0)))
+			if c := complaints(); !errors.Is(err, context.Canceled) || len(c) == 0 || !strings.Contains(c[0], tt.want) {
+				t.Errorf("ends with %v and complains %q, want %q", err, c, tt.want)
+			}
+		})
 	}
 }
 

@@ -21,6 +21,11 @@ export class Problem extends Error {
   }
 }
 
+// explained reports errors on the console that the server did not explain: they are mistakes of this page.
+export function explained(problem) {
+  if (!(problem instanceof Problem)) reportError(problem);
+}
+
 async function call(path, options = {}) {
   const headers = { ...options.headers };
   if (key) headers.Authorization = "Bearer " + key;

@@ -1,5 +1,5 @@
 // The frame: tabs, the server's state, and which view is open.
-import { getJSON } from "./api.js";
+import { explained, getJSON } from "./api.js";
 import { openCatalog } from "./catalog.js";
 import { startFleet, showFleet } from "./fleet.js";
 import { startLive } from "./live.js";
@@ -18,7 +18,7 @@ function show(tab, focus = true) {
   const view = tab.getAttribute("aria-controls");
   if (focus) tab.focus();
   history.replaceState(null, "", "#" + view);
-  opens[view]?.().catch(() => {});
+  opens[view]?.().catch(explained);
 }
 
 tabs.forEach((tab, i) => {

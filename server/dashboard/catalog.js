@@ -1,5 +1,5 @@
 // The view of the catalog and the models: sizes, versions, checkpoints and their reloads, what models generate from it, what is asked for most.
-import { element, getJSON, getText, short, whole } from "./api.js";
+import { element, explained, getJSON, getText, short, whole } from "./api.js";
 import { parse, sum } from "./metrics.js";
 
 function table(caption, heads, rows, wide = "") {
@@ -65,6 +65,7 @@ export async function openCatalog() {
     body.replaceChildren(...cards);
     if (!models.every((m) => over(m.reload))) setTimeout(() => body.closest("[hidden]") || openCatalog(), 2000);
   } catch (problem) {
+    explained(problem);
     body.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
   }
 }

@@ -1,5 +1,5 @@
 // The view of the cluster as this server sees it: /v1/cluster, read every second, so that a node's death is seen as it happens.
-import { element, getJSON, short, whole } from "./api.js";
+import { element, explained, getJSON, short, whole } from "./api.js";
 import { Chart } from "./chart.js";
 import { eachReading } from "./live.js";
 import { by, rates } from "./metrics.js";
@@ -205,6 +205,7 @@ export function startFleet() {
         await read();
         if (shown()) await showFleet();
       } catch (problem) {
+        explained(problem);
         at("problem").hidden = false;
         say(at("problem"), `${problem.message}. What is below is old. The other nodes have this page too: follow their addresses.`);
       }

@@ -1,5 +1,5 @@
 // The view of what the server does now: /metrics, read every two seconds.
-import { getText } from "./api.js";
+import { explained, getText } from "./api.js";
 import { Chart } from "./chart.js";
 import { by, parse, quantile, rates, sum } from "./metrics.js";
 
@@ -91,7 +91,7 @@ async function read() {
 export function startLive() {
   document.getElementById("charts").append(...Object.values(charts).map((c) => c.figure));
   const step = async () => {
-    if (!document.hidden) await read().catch(() => {}); // the header says what is wrong
+    if (!document.hidden) await read().catch(explained); // the header says what is wrong
     setTimeout(step, EVERY);
   };
   step();

@@ -1,5 +1,5 @@
 // The view in which a person asks: pick a user, ask in two ways, see where the work went.
-import { element, getJSON, postJSON, short, svg } from "./api.js";
+import { element, explained, getJSON, postJSON, short, svg } from "./api.js";
 
 const user = document.getElementById("user");
 const howMany = document.getElementById("how-many");
@@ -114,6 +114,7 @@ async function ask(form, box) {
       element("p", { class: "note" }, `${short(u.prompt_tokens)} prompt tokens: ${short(u.computed_tokens)} computed, ${short(u.cached_tokens)} reused${u.beam_tokens ? `, and ${short(u.beam_tokens)} for beams` : ""}`),
       element("div", { class: "scroll" }, await results(answer, isRank)));
   } catch (problem) {
+    explained(problem);
     box.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
   }
 }
