@@ -1,8 +1,9 @@
 // Package coord defines the coordinator of a cluster: small values under string keys, with compare-and-swap on one key,
 // leases, and watches that never miss a change silently.
 //
-// The interface has only what etcd and Kubernetes both offer. Package etcd implements it over etcd, package embedded
-// runs an etcd server in this process. Package coordtest has the behaviour suite that every implementation passes.
+// The interface has only what etcd and Kubernetes both offer. Package etcd implements it over etcd, package kube over
+// Kubernetes. Package embedded runs an etcd server in this process. Package coordtest has the behaviour suite that every
+// implementation passes.
 //
 // Rules that callers rely on:
 //   - Every call ends when its context ends, and after a few seconds if the coordinator does not answer, even if its process is
