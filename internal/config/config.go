@@ -17,7 +17,7 @@ type Config struct {
 	// Hosts are names under which clients reach a server without keys, besides loopback and the address that they
 	// connect to; "*" for any; none
 	Hosts     []string  `yaml:"hosts"`
-	Device    string    `yaml:"device"`   // auto, cpu, cuda, or none, which computes nothing and answers nonsense; auto; see NoDevice
+	Device    string    `yaml:"device"`   // auto, cpu, cuda, or none, which computes nothing and answers nonsense; auto
 	Threads   int       `yaml:"threads"`  // threads of the CPU device, 0 for one on each core, less one of eight or more; 0
 	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; grebe-data beside the configuration file
 	Record    string    `yaml:"record"`   // file to which decisions are written, for a replay; empty: none
