@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
@@ -31,6 +32,48 @@ func checkEvents(events []*grebev1.Event) error {
 		}
 	}
 	return nil
+}
+
+// appendAll appends the events of many users. Events of one user become one change, in their order.
+func (c *Catalog) appendAll(ctx context.Context, ops []Op) []Result {
+	out := make([]Result, len(ops))
+	at := make(map[string]int, len(ops)) // the first op of each user, by id
+	users := make([]int, 0, len(ops))
+	events := make(map[string][]*grebev1.Event, len(ops))
+	for i := range ops {
+		a := ops[i].AppendEvents
+		if out[i].Err = checkID(a.Id); out[i].Err == nil {
+			out[i].Err = checkEvents(a.Events)
+		}
+		if out[i].Err != nil {
+			continue
+		}
+		if _, known := at[a.Id]; !known {
+			at[a.Id] = i
+			users = append(users, i)
+		}
+		events[a.Id] = append(events[a.Id], a.Events...)
+	}
+	if len(users) == 0 {
+		return out
+	}
+	w := &writer{muts: make([]mutation, len(users))}
+	for k, i := range users {
+		id := ops[i].AppendEvents.Id
+		w.muts[k] = mutation{verb: appendEvents, id: id, record: eventsRecord(events[id])}
+	}
+	c.write(ctx, w)
+	for k, i := range users {
+		out[i] = w.muts[k].Result
+		out[i].Duplicates = w.muts[k].duplicates
+	}
+	for i := range ops {
+		if first, ok := at[ops[i].AppendEvents.Id]; ok && first != i && out[i].Err == nil {
+			out[i] = out[first]
+			out[i].Created, out[i].Duplicates = false, 0
+		}
+	}
+	return out
 }
 
 // newOnes returns the events whose ids the user does not have; those without an id are always new.

@@ -102,3 +102,57 @@ func TestEventsInAnyOrder(t *testing.T) {
 		}
 	}
 }
+
+// Appending the events of many users at once leaves what appending them one by one does, on disk too.
+func TestManyUsersEventsAtOnce(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	dir := t.TempDir()
+	many, single := open(t, dir, Options{MaxHistory: 40}), New(Options{MaxHistory: 40})
+	for range 30 {
+		var ops []Op
+		added, duplicates := 0, 0
+		for range 1 + r.IntN(40) {
+			e := event(fmt.Sprint("e", r.IntN(300)), fmt.Sprint("i", r.IntN(9)), int64(r.IntN(1000)))
+			ops = append(ops, Op{AppendEvents: &grebev1.AppendEventsRequest{Id: fmt.Sprint("u", r.IntN(5)), Events: []*grebev1.Event{e}}})
+		}
+		bad := r.IntN(len(ops))
+		ops[bad].AppendEvents.Events[0].Item = ""
+		slices.SortStableFunc(ops, func(a, b Op) int { // one change per user: the order between users is free
+			return strings.Compare(a.AppendEvents.Id, b.AppendEvents.Id)
+		})
+		for _, res := range many.Apply(ops) {
+			duplicates += res.Duplicates
+		}
+		byUser := map[string][]*grebev1.Event{}
+		for _, op := range ops {
+			if a := op.AppendEvents; a.Events[0].Item != "" {
+				byUser[a.Id] = append(byUser[a.Id], a.Events...)
+				added++
+			}
+		}
+		for id, events := range byUser {
+			u, _, _, err := single.AppendEvents(id, events)
+			if err != nil {
+				t.Fatal(err)
+			}
+			duplicates -= u.Duplicates
+		}
+		if duplicates != 0 {
+			t.Fatalf("of %d events the number of duplicates differs by %d", added, duplicates)
+		}
+	}
+	shut(t, many)
+	many = open(t, dir, Options{MaxHistory: 40})
+	defer shut(t, many)
+	for i := range 5 {
+		id := fmt.Sprint("u", i)
+		a, _ := many.User(id)
+		b, _ := single.User(id)
+		if timesOf(a) != timesOf(b) {
+			t.Errorf("user %s has %s, one by one %s", id, timesOf(a), timesOf(b))
+		}
+	}
+	if res := many.Apply([]Op{{AppendEvents: &grebev1.AppendEventsRequest{Id: "u1"}}, {PutUser: &grebev1.User{Id: "x"}}}); res[0].Err == nil || res[1].Err != nil {
+		t.Errorf("among other changes: %+v", res)
+	}
+}

@@ -40,6 +40,7 @@ type Op struct {
 	PutItem                *grebev1.Item
 	PutUser                *grebev1.User
 	DeleteItem, DeleteUser string // ids
+	AppendEvents           *grebev1.AppendEventsRequest
 }
 
 // Result says what became of an Op.
@@ -47,6 +48,9 @@ type Result struct {
 	Created bool // there was none before
 	Changed bool // false: what was put was there already, or what was deleted was not
 	Err     error
+	// Duplicates counts the events that the user has already. Ops of one call that append to one user and nothing else
+	// share a change: the first of them has the duplicates of all.
+	Duplicates int
 }
 
 // verb is what a mutation does.
@@ -142,6 +146,9 @@ func (c *Catalog) ApplyImport(id string, ops []Op) []Result {
 
 // ApplyWithin is ApplyImport, or Apply without an import, but fails with the context's error when that ends while the changes wait for others.
 func (c *Catalog) ApplyWithin(ctx context.Context, from string, ops []Op) []Result {
+	if len(ops) > 0 && !slices.ContainsFunc(ops, func(op Op) bool { return op.AppendEvents == nil }) {
+		return c.appendAll(ctx, ops)
+	}
 	w := &writer{muts: make([]mutation, len(ops)), from: from}
 	for i := range ops {
 		w.muts[i].prepare(&ops[i], c.opt.MaxHistory)
@@ -150,6 +157,7 @@ func (c *Catalog) ApplyWithin(ctx context.Context, from string, ops []Op) []Resu
 	out := make([]Result, len(ops))
 	for i := range out {
 		out[i] = w.muts[i].Result
+		out[i].Duplicates = w.muts[i].duplicates
 	}
 	return out
 }
@@ -203,6 +211,14 @@ func (m *mutation) prepare(op *Op, maxHistory int) {
 			m.dropped = trim(u, maxHistory, maxHistory)
 			m.record = userRecord(u)
 			m.user, m.Err = newUser(m.record)
+		}
+	case op.AppendEvents != nil:
+		m.verb, m.id = appendEvents, op.AppendEvents.Id
+		if m.Err = checkID(m.id); m.Err == nil {
+			m.Err = checkEvents(op.AppendEvents.Events)
+		}
+		if m.Err == nil {
+			m.record = eventsRecord(op.AppendEvents.Events)
 		}
 	case op.DeleteUser != "":
 		m.verb, m.id = deleteUser, op.DeleteUser

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"grebe/catalog"
@@ -16,35 +17,46 @@ import (
 	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
-	"grebe/internal/human"
-	"grebe/internal/wire"
 )
 
-// Import imports NDJSON files. At most one of Server, Config and DataDir is set; with none it uses the default folder.
+// Import imports files. At most one of Server, Config and DataDir is set; with none it uses the default folder.
 type Import struct {
-	Files   []string
-	Server  string // import through this server
-	Config  string // import into this configuration's data_dir
-	DataDir string
-	Kind    string // "items" or "users"; "": guessed from the name or content
-	Skip    bool   // skip bad lines instead of stopping
-	Restart bool   // begin at the start of each file, even if part of it was imported before
-	Force   bool   // import even if a model is left with fewer than half of its items
-	Access  *cli.AccessFlags
+	Files     []string // "-" is standard input
+	Server    string   // import through this server
+	Config    string   // import into this configuration's data_dir
+	DataDir   string
+	Kind      string // "items", "users" or "events"; "": guessed from name, columns or content
+	Format    string // "ndjson", "csv", "tsv" or "parquet"; "": as the name says
+	Separator string // between cells of CSV; "": as the format says
+	Map       string // FIELD=COLUMN,…; "": columns have the names of fields
+	Lists     string // between elements of a list in one cell; "": a cell is one element, unless it is a JSON list
+	LastWins  bool   // of records with the same id the last one counts; else they are bad
+	Skip      bool   // skip bad records instead of stopping
+	Restart   bool   // begin at the start of each file, even if part of it was imported before
+	Force     bool   // import even if a model is left with fewer than half of its items
+	Access    *cli.AccessFlags
 	// Codes returns the models of a configuration that generate items, with how many of the catalog's items each can
 	// generate.
 	Codes func(*config.Config, *catalog.Catalog) ([]generate.Codes, error)
+
+	applied func(line int64) // tests hear of every part that is durable
 }
 
 // Kinds of files.
 const (
-	kindItems = "items"
-	kindUsers = "users"
+	kindItems  = "items"
+	kindUsers  = "users"
+	kindEvents = "events"
 )
 
 // Run imports the files as one version of the catalog.
-func (c *Import) Run(w *cli.World) error {
-	files, err := c.sources()
+func (c *Import) Run(w *cli.World) (err error) {
+	files, err := c.sources(w)
+	defer func() {
+		for _, f := range files {
+			err = errors.Join(err, f.close())
+		}
+	}()
 	if err != nil {
 		return err
 	}
@@ -62,7 +74,10 @@ func (c *Import) all(w *cli.World, files []*source, dst sink, states string) err
 		return err
 	}
 	jobs := make([]*job, len(files))
-	id := ""
+	id, ids := "", newSeen()
+	if c.LastWins {
+		ids = nil
+	}
 	for i, src := range files {
 		st, err := loadImportState(states, src, target)
 		if err != nil {
@@ -72,7 +87,7 @@ func (c *Import) all(w *cli.World, files []*source, dst sink, states string) err
 			st.begin()
 		}
 		id = cmp.Or(id, st.Import)
-		jobs[i] = &job{c: c, w: w, src: src, dst: dst, state: st}
+		jobs[i] = &job{c: c, w: w, src: src, dst: dst, state: st, ids: ids}
 	}
 	if err := c.check(w, files, dst); err != nil {
 		return err
@@ -80,11 +95,16 @@ func (c *Import) all(w *cli.World, files []*source, dst sink, states string) err
 	if err := dst.begin(cmp.Or(id, rand.Text()), id != ""); err != nil {
 		return err
 	}
+	base := int64(0)
 	for _, j := range jobs {
 		j.state.Import = dst.importID()
+		if ids != nil {
+			ids.next(j.src, base)
+		}
 		if err := j.all(); err != nil {
 			return err
 		}
+		base += j.state.Line
 	}
 	if err := dst.end(w.Ctx); err != nil {
 		return err
@@ -128,12 +148,13 @@ func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 }
 
 // sources opens and checks all files before anything is changed.
-func (c *Import) sources() ([]*source, error) {
+func (c *Import) sources(w *cli.World) ([]*source, error) {
+	how := reading{kind: c.Kind, format: c.Format, separator: c.Separator, fields: c.Map, lists: c.Lists, stdin: w.Stdin}
 	var out []*source
 	for _, name := range c.Files {
-		s, err := newSource(name, c.Kind)
+		s, err := newSource(name, how)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
 		out = append(out, s)
 	}
@@ -198,6 +219,7 @@ type job struct {
 	src   *source
 	dst   sink
 	state *importState
+	ids   *seen // nil: an id may come twice
 	bar   *progressBar
 	told  int
 }
@@ -209,8 +231,13 @@ var errStopped = errors.New("stopped")
 func (j *job) all() error {
 	w, st := j.w, j.state
 	fmt.Fprintf(w.Stderr, "%s: %s (%s) into %s\n", j.src.path, j.src.kind, j.src.why, j.dst.name())
+	if j.src.table != nil {
+		if names := j.src.table.ignored(); len(names) > 0 {
+			fmt.Fprintf(w.Stderr, "Columns that --map does not name: %s\n", strings.Join(names, ", "))
+		}
+	}
 	if st.Offset > 0 {
-		fmt.Fprintf(w.Stderr, "Going on at line %d, after %s; --restart begins anew.\n", st.Line+1, human.Bytes(st.Offset))
+		fmt.Fprintf(w.Stderr, "Going on at %s %d; --restart begins anew.\n", j.src.unit, st.Line+1)
 	}
 	j.bar = newProgressBar(w, j.src, st)
 	err := j.run()
@@ -224,7 +251,7 @@ func (j *job) all() error {
 	}
 	j.summary("Stopped")
 	if errors.Is(err, errStopped) {
-		fmt.Fprintf(w.Stderr, "Stopped at line %d of %s. Run the same command again to go on from there.\n", st.Line, j.src.path)
+		fmt.Fprintf(w.Stderr, "Stopped at %s %d of %s. Run the same command again to go on from there.\n", j.src.unit, st.Line, j.src.path)
 		return cli.ErrReported
 	}
 	return err
@@ -232,7 +259,7 @@ func (j *job) all() error {
 
 // run imports the file from the state's offset on.
 func (j *job) run() error {
-	err := j.src.parts(j.w.Ctx, j.state, func(part *chunk) error {
+	err := j.src.parts(j.w.Ctx, func(part *chunk) error {
 		if err := j.apply(part); err != nil {
 			return err
 		}
@@ -244,12 +271,18 @@ func (j *job) run() error {
 	return err
 }
 
-// apply imports a part of the file and moves the state to its end, or to the line that stops the import.
+// apply imports a part of the file and moves the state to its end, or to the record that stops the import.
 func (j *job) apply(part *chunk) error {
-	bad := part.bad()
-	lines := part.lines
-	if bad >= 0 && !j.c.Skip {
-		lines = lines[:bad]
+	j.state.read = part.read
+	lines := j.fresh(part)
+	if len(lines) == 0 && part.end <= j.state.Offset {
+		return nil
+	}
+	all := len(lines)
+	if !j.c.Skip {
+		if bad := slices.IndexFunc(lines, func(l line) bool { return l.err != nil }); bad >= 0 {
+			lines = lines[:bad]
+		}
 	}
 	problems, err := j.dst.apply(j.w.Ctx, j.src.kind, lines, &j.state.counts)
 	if err != nil {
@@ -263,18 +296,33 @@ func (j *job) apply(part *chunk) error {
 			lines[i].err = problems[i]
 		}
 		if err := j.tell(&lines[i]); err != nil {
-			j.state.Line, j.state.Offset, j.state.Digest = lines[i].number-1, lines[i].start, ""
 			return err
 		}
 	}
-	if len(lines) < len(part.lines) {
-		l := &part.lines[len(lines)]
-		j.state.Line, j.state.Offset, j.state.Digest = l.number-1, l.start, ""
-		return j.tell(l)
+	if len(lines) < all {
+		return j.tell(&lines[:all][len(lines)])
 	}
 	j.state.Line, j.state.Offset, j.state.Digest = part.endLine, part.end, part.digest
+	if j.c.applied != nil {
+		j.c.applied(part.endLine)
+	}
 	j.bar.update()
 	return j.state.saveSometimes(j.src)
+}
+
+// fresh returns the records that were not imported before, and marks those with an id that came before as bad.
+func (j *job) fresh(part *chunk) []line {
+	old := 0
+	for i := range part.lines {
+		l := &part.lines[i]
+		if l.start < j.state.Offset {
+			old = i + 1
+		}
+		if l.err == nil && j.ids != nil {
+			l.err = j.ids.check(l)
+		}
+	}
+	return part.lines[old:]
 }
 
 // tell reports a bad line, and stops the import unless bad lines are skipped.
@@ -283,6 +331,7 @@ func (j *job) tell(l *line) error {
 		return nil
 	}
 	if !j.c.Skip {
+		j.state.Line, j.state.Offset, j.state.Digest = l.number-1, l.start, ""
 		return fmt.Errorf("%s:%d: %w (--on-error skip passes over bad lines)", j.src.path, l.number, l.err)
 	}
 	j.state.Failed++
@@ -298,14 +347,4 @@ func (j *job) summary(how string) {
 	s := j.state
 	fmt.Fprintf(j.w.Stdout, "%s: %s: %d lines: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s\n",
 		how, j.src.path, s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed, j.bar.rate())
-}
-
-// decodeLine decodes a line of a kind.
-func decodeLine(kind string, in []byte) (catalog.Op, error) {
-	if kind == kindUsers {
-		m, gone, err := wire.DecodeUserLine(in)
-		return catalog.Op{PutUser: m, DeleteUser: gone}, err
-	}
-	m, gone, err := wire.DecodeItemLine(in)
-	return catalog.Op{PutItem: m, DeleteItem: gone}, err
 }

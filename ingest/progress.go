@@ -20,7 +20,9 @@ type progressBar struct {
 	terminal bool
 	name     string
 	total    int64 // bytes
-	from     int64 // bytes done in earlier runs
+	from     int64 // bytes that were read before the first new record
+	begun    bool
+	unit     string
 	start    time.Time
 	drawn    time.Time
 	first    int64 // lines done in earlier runs
@@ -32,11 +34,14 @@ func newProgressBar(w *cli.World, src *source, s *importState) *progressBar {
 	f, ok := w.Stderr.(*os.File)
 	now := time.Now()
 	return &progressBar{out: w.Stderr, terminal: ok && term.IsTerminal(int(f.Fd())), name: filepath.Base(src.path),
-		total: max(src.size, 1), from: s.Offset, first: s.Line, state: s, start: now, drawn: now}
+		total: max(src.size, 1), first: s.Line, unit: src.unit, state: s, start: now, drawn: now}
 }
 
 func (b *progressBar) update() {
 	s := b.state
+	if !b.begun { // records of earlier runs are passed over quickly
+		b.begun, b.from, b.start = true, s.read, time.Now()
+	}
 	every := 5 * time.Second
 	if b.terminal {
 		every = 100 * time.Millisecond
@@ -45,12 +50,12 @@ func (b *progressBar) update() {
 		return
 	}
 	b.drawn = time.Now()
-	share := float64(s.Offset) / float64(b.total)
+	share := min(float64(s.read)/float64(b.total), 1)
 	left := "?"
-	if done := s.Offset - b.from; done > 0 {
-		left = (time.Duration(float64(time.Since(b.start))*float64(b.total-s.Offset)/float64(done)) + time.Second).Truncate(time.Second).String()
+	if done := s.read - b.from; done > 0 {
+		left = (time.Duration(float64(time.Since(b.start))*float64(max(b.total-s.read, 0))/float64(done)) + time.Second).Truncate(time.Second).String()
 	}
-	text := fmt.Sprintf("%3.0f %%  %s of %s  %s  %s left", 100*share, human.Bytes(s.Offset), human.Bytes(b.total), b.rate(), left)
+	text := fmt.Sprintf("%3.0f %%  %s of %s  %s  %s left", 100*share, human.Bytes(s.read), human.Bytes(b.total), b.rate(), left)
 	if !b.terminal {
 		fmt.Fprintf(b.out, "%s: %s\n", b.name, text)
 		return
@@ -61,9 +66,9 @@ func (b *progressBar) update() {
 	b.shown = true
 }
 
-// rate returns the lines per second of this run.
+// rate returns the records per second of this run.
 func (b *progressBar) rate() string {
-	return fmt.Sprintf("%.0f lines/s", float64(b.state.Line-b.first)/max(time.Since(b.start).Seconds(), 1e-3))
+	return fmt.Sprintf("%.0f %ss/s", float64(b.state.Line-b.first)/max(time.Since(b.start).Seconds(), 1e-3), b.unit)
 }
 
 // above prints a line above the bar.

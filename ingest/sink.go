@@ -126,6 +126,8 @@ func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) 
 			return nil, r.Err
 		case r.Err != nil:
 			problems[at[i]] = r.Err
+		case ops[i].AppendEvents != nil:
+			n.Created, n.Unchanged = n.Created+1-int64(r.Duplicates), n.Unchanged+int64(r.Duplicates)
 		case !r.Changed:
 			n.Unchanged++
 		case ops[i].PutItem == nil && ops[i].PutUser == nil:
@@ -188,7 +190,7 @@ func (s *serverSink) forecast(ctx context.Context, files []*source) ([]generate.
 		defer close(done)
 		var err error
 		for _, src := range files {
-			if err = src.copy(out); err != nil {
+			if err = src.write(ctx, out); err != nil {
 				break
 			}
 		}
@@ -255,8 +257,7 @@ func (s *serverSink) apply(ctx context.Context, kind string, lines []line, n *co
 		if lines[i].err != nil {
 			continue
 		}
-		body.Write(bytes.TrimSpace(lines[i].text))
-		body.WriteByte('\n')
+		lines[i].encode(&body)
 		if at = append(at, i); len(at) == sendLines {
 			if err := flush(); err != nil {
 				return nil, err

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -20,15 +19,15 @@ import (
 // stored in a file named after both. It applies only if the file still begins with the bytes that were imported. It may
 // lag behind, because importing a line again changes nothing.
 type importState struct {
-	Offset int64  `json:"offset"`
-	Line   int64  `json:"line"`   // lines before Offset
-	Digest string `json:"digest"` // SHA-256 of the bytes before Offset; "" in memory: to be computed
+	Offset int64  `json:"offset"` // in the decompressed file; of Parquet: rows
+	Line   int64  `json:"line"`   // lines or rows before Offset
+	Digest string `json:"digest"` // SHA-256 of the bytes before Offset, of Parquet of all; "" in memory: to be computed
 	Import string `json:"import"` // id of the import that it belongs to
 	counts
 	name  string
 	saved time.Time
-	at    int64     // Offset at the last save
-	sum   hash.Hash // of the bytes before Offset, as loaded
+	at    int64 // Offset at the last save
+	read  int64 // bytes of the file that were read
 }
 
 // loadImportState reads the state of importing a file into a catalog. target is the catalog's id.
@@ -38,7 +37,7 @@ func loadImportState(dir string, src *source, target string) (*importState, erro
 		return nil, err
 	}
 	name := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", full, src.kind, target))
-	s := &importState{name: filepath.Join(dir, hex.EncodeToString(name[:16])+".json"), saved: time.Now(), sum: sha256.New()}
+	s := &importState{name: filepath.Join(dir, hex.EncodeToString(name[:16])+".json"), saved: time.Now()}
 	data, err := os.ReadFile(s.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -50,34 +49,23 @@ func loadImportState(dir string, src *source, target string) (*importState, erro
 		return nil, err
 	}
 	// A state that cannot be read, for instance after a power failure, begins anew.
-	if json.Unmarshal(data, s) != nil || s.Offset < 0 || s.Offset > src.size || s.Line < 0 {
+	if json.Unmarshal(data, s) != nil || s.Offset < 0 || s.Line < 0 {
 		s.begin()
 		return s, nil
 	}
-	if s.sum, err = prefixSum(src.path, s.Offset); err != nil {
+	sum, err := src.prefixSum(s.Offset)
+	if err != nil {
 		return nil, err
 	}
-	if hex.EncodeToString(s.sum.Sum(nil)) != s.Digest { // another file, or one that changed before Offset
+	if hex.EncodeToString(sum.Sum(nil)) != s.Digest { // another file, or one that changed before Offset
 		s.begin()
 	}
 	s.at = s.Offset
 	return s, nil
 }
 
-// prefixSum hashes the first n bytes of a file.
-func prefixSum(path string, n int64) (hash.Hash, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	_, err = io.CopyN(sum, f, n)
-	return sum, err
-}
-
 // begin resets the state.
-func (s *importState) begin() { *s = importState{name: s.name, saved: s.saved, sum: sha256.New()} }
+func (s *importState) begin() { *s = importState{name: s.name, saved: s.saved} }
 
 // saveSometimes saves twice a second, or every few megabytes if that is sooner.
 func (s *importState) saveSometimes(src *source) error {
@@ -90,7 +78,7 @@ func (s *importState) saveSometimes(src *source) error {
 func (s *importState) save(src *source) error {
 	s.saved, s.at = time.Now(), s.Offset
 	if s.Digest == "" {
-		sum, err := prefixSum(src.path, s.Offset)
+		sum, err := src.prefixSum(s.Offset)
 		if err != nil {
 			return err
 		}

@@ -3,7 +3,10 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
@@ -22,16 +25,19 @@ type Batch struct {
 	s     *Service
 	ctx   context.Context
 	place func(context.Context) (release func(), err error)
-	from  *Import // nil: a batch of users
+	from  *Import // nil: a batch of users or events
 	resp  grebev1.BatchResponse
 	ops   []catalog.Op
 	lines []int64 // line numbers of ops
 	bytes int
+
+	unknown  int64    // events whose items the catalog does not have
+	examples []string // such items
 	// stopped is the error after which no more changes can be made.
 	stopped error
 }
 
-// NewBatch begins a batch. A batch of items is part of the import from; for users from is nil. The batch calls place
+// NewBatch begins a batch. A batch of items is part of the import from; for users and events from is nil. The batch calls place
 // to wait for a slot before each write.
 func (s *Service) NewBatch(ctx context.Context, from *Import, place func(context.Context) (release func(), err error)) *Batch {
 	return &Batch{s: s, ctx: ctx, from: from, place: place}
@@ -91,6 +97,10 @@ func (b *Batch) end(failed error) (*grebev1.BatchResponse, error) {
 			}
 		}
 	}
+	if b.unknown > 0 {
+		b.resp.Warnings = append(b.resp.Warnings, fmt.Sprintf("%d events have items that the catalog does not have, such as %s; they count once it has them",
+			b.unknown, strings.Join(b.examples, ", ")))
+	}
 	b.resp.Version = strconv.FormatUint(b.s.catalog.Stats().Version, 10)
 	return &b.resp, nil
 }
@@ -134,6 +144,10 @@ func (b *Batch) flush() error {
 		case res.Err != nil:
 			b.Fail(b.lines[i], b.s.catalogError(res.Err))
 		case op.DeleteUser != "" && b.left(i, res.Changed, unknown):
+		case op.AppendEvents != nil:
+			added := int64(len(op.AppendEvents.Events) - res.Duplicates)
+			b.resp.Created, b.resp.Unchanged = b.resp.Created+added, b.resp.Unchanged+int64(res.Duplicates)
+			b.name(op.AppendEvents.Events)
 		case !res.Changed:
 			b.resp.Unchanged++
 		case op.PutItem == nil && op.PutUser == nil:
@@ -153,11 +167,23 @@ func (b *Batch) flush() error {
 func (b *Batch) items() int {
 	n := 0
 	for i := range b.ops {
-		if b.ops[i].PutUser == nil && b.ops[i].DeleteUser == "" {
+		if b.ops[i].PutUser == nil && b.ops[i].DeleteUser == "" && b.ops[i].AppendEvents == nil {
 			n++
 		}
 	}
 	return n
+}
+
+// name counts the events whose items are unknown.
+func (b *Batch) name(events []*grebev1.Event) {
+	for _, e := range events {
+		if b.s.knows(e.Item) {
+			continue
+		}
+		if b.unknown++; len(b.examples) < maxUnknown && !slices.Contains(b.examples, Quoted(e.Item)) {
+			b.examples = append(b.examples, Quoted(e.Item))
+		}
+	}
 }
 
 // forget removes the KV of deleted users whom the catalog did not have.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 
+	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
 	"grebe/generate"
 	"grebe/internal/wire"
@@ -37,6 +38,17 @@ func (s *Server) postUsers(r *http.Request, _ string) (reply, error) {
 	return s.postBatch(r, nil, func(line []byte) (catalog.Op, error) {
 		m, gone, err := wire.DecodeUserLine(line)
 		return catalog.Op{PutUser: m, DeleteUser: gone}, err
+	})
+}
+
+// postEventsBatch appends events of many users. Events whose ids their users have are counted as unchanged.
+func (s *Server) postEventsBatch(r *http.Request, _ string) (reply, error) {
+	return s.postBatch(r, nil, func(line []byte) (catalog.Op, error) {
+		user, e, err := wire.DecodeEventLine(line)
+		if err != nil {
+			return catalog.Op{}, err
+		}
+		return catalog.Op{AppendEvents: &grebev1.AppendEventsRequest{Id: user, Events: []*grebev1.Event{e}}}, nil
 	})
 }
 

@@ -20,7 +20,8 @@ type batchBody struct {
 		Line                 int64
 		Code, Message, Field string
 	}
-	Version string
+	Version  string
+	Warnings []string
 }
 
 func (w *world) batch(t *testing.T, path, body string) batchBody {

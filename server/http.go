@@ -57,6 +57,7 @@ var routes = map[string]*route{
 	"/v1/items:check":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckItems}},
 	"/v1/items:index":      {op: "items", role: guard.Catalog, methods: indexMethods},
 	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
+	"/v1/events:batch":     {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postEventsBatch}},
 	"/v1/items":            {op: "items", role: guard.Catalog, list: true, methods: map[string]handler{"GET": (*Server).listItems}},
 	"/v1/users":            {op: "users", role: guard.Catalog, list: true, methods: map[string]handler{"GET": (*Server).listUsers}},
 	"/v1/hot":              {op: "catalog", role: guard.Admin, list: true, methods: map[string]handler{"GET": (*Server).getHot}},

@@ -7,20 +7,31 @@ import (
 )
 
 type importCmd struct {
-	Files   []string `arg:"" type:"path" help:"NDJSON files: one item or user per line, or {\"delete\": \"id\"}." placeholder:"FILE"`
-	Server  string   `xor:"target" help:"Import through this running server." placeholder:"URL"`
-	Config  string   `short:"c" xor:"target" type:"path" help:"Import into the data_dir of this configuration." placeholder:"FILE"`
-	DataDir string   `xor:"target" type:"path" help:"Import into this folder; default: GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
-	Kind    string   `default:"" enum:"items,users," help:"What the files hold: items or users; default: told by name or content."`
-	OnError string   `default:"stop" enum:"skip,stop" help:"What a bad line does: ${enum}."`
-	Restart bool     `help:"Begin at the start of each file, whatever was imported before."`
-	Force   bool     `help:"Import even if a model is left with fewer than half of the items that it can generate."`
+	Files      []string `arg:"" type:"path" help:"Files with one item, user or event per line or row: NDJSON, .csv, .tsv or .parquet, also .gz and .zst; - is standard input." placeholder:"FILE"`
+	Server     string   `xor:"target" help:"Import through this running server." placeholder:"URL"`
+	Config     string   `short:"c" xor:"target" type:"path" help:"Import into the data_dir of this configuration." placeholder:"FILE"`
+	DataDir    string   `xor:"target" type:"path" help:"Import into this folder; default: GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
+	Kind       string   `default:"" enum:"items,users,events," help:"What the files hold: items, users or events; default: told by name, columns or content."`
+	Format     string   `default:"" enum:"ndjson,csv,tsv,parquet," help:"Format of the files: ndjson, csv, tsv or parquet; default: told by name. Standard input needs it."`
+	Map        string   `help:"Which column each field comes from, such as id=sku,text=title,attributes.price=price:number; default: columns have the names of fields." placeholder:"FIELD=COLUMN,…"`
+	Separator  string   `help:"Character between the cells of CSV; default: a comma, in .tsv files a tab." placeholder:"C"`
+	Lists      string   `default:";" help:"Text between the elements of a list in one cell; default ${default}. A cell may also be a JSON list." placeholder:"TEXT"`
+	Duplicates string   `default:"bad" enum:"bad,last" help:"What a second record with the same id is: bad, or the last one counts (last)."`
+	OnError    string   `default:"stop" enum:"skip,stop" help:"What a bad record does: ${enum}."`
+	Restart    bool     `help:"Begin at the start of each file, whatever was imported before."`
+	Force      bool     `help:"Import even if a model is left with fewer than half of the items that it can generate."`
 	cli.AccessFlags
 }
 
 func (importCmd) Help() string {
 	return `An import becomes one version of the catalog, which POST /v1/catalog:rollback undoes. One that was stopped
-goes on where it was when the same command is run again. Bad lines are reported with number and reason.
+goes on where it was when the same command is run again. Bad records are reported with line, column and reason.
+
+Fields of items are id, text, tokens, identifier, codes and attributes.NAME; of users id, text, tokens and
+history; of events user, item, time, action, id and features.NAME. With --map only the listed fields are
+imported. A column may have a type after it, which its cells are checked against: text, integer, number,
+time or ms (milliseconds since 1970). Events without an id get one made of their content, so that importing
+them again changes nothing.
 
 Before anything changes the items are checked against the models: those of the server, or of -c. Codes that
 a model does not have are reported. An import that would leave a model with fewer than half of the items
@@ -31,13 +42,15 @@ A server has its data_dir to itself: while it runs, import through it with --ser
 Examples:
 
     grebe import items.ndjson users.ndjson -c grebe.yaml
-    grebe import --kind items --on-error skip catalog.ndjson --data-dir ./grebe-data
-    grebe import items.ndjson --server http://127.0.0.1:8080`
+    grebe import products.csv.gz --map id=sku,text=title,attributes.price=price:number -c grebe.yaml
+    grebe import --kind items --on-error skip catalog.parquet --data-dir ./grebe-data
+    zcat clicks.tsv.gz | grebe import - --format tsv --kind events --server http://127.0.0.1:8080`
 }
 
 func (c *importCmd) Run(w *cli.World) error {
 	return (&ingest.Import{
-		Files: c.Files, Server: c.Server, Config: c.Config, DataDir: c.DataDir, Kind: c.Kind,
-		Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force, Access: &c.AccessFlags, Codes: app.UsableCodes,
+		Files: c.Files, Server: c.Server, Config: c.Config, DataDir: c.DataDir, Kind: c.Kind, Format: c.Format, Separator: c.Separator,
+		Map: c.Map, Lists: c.Lists, LastWins: c.Duplicates == "last", Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force,
+		Access: &c.AccessFlags, Codes: app.UsableCodes,
 	}).Run(w)
 }

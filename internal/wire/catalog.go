@@ -66,10 +66,39 @@ func DecodeAppendEvents(in []byte) (*grebev1.AppendEventsRequest, error) {
 	return m, err
 }
 
+// DecodeEventLine reads a line of /v1/events:batch: an event with the id of its user.
+func DecodeEventLine(in []byte) (user string, e *grebev1.Event, err error) {
+	e = &grebev1.Event{}
+	err = decode(in, false, func(d *decoder) {
+		d.object(func(key string) {
+			if key != "user" {
+				d.eventField(e, key)
+				return
+			}
+			user = d.string()
+		})
+		for _, f := range []step{{key: "user"}, {key: "item"}} {
+			if d.err == nil && (f.key == "user" && user == "" || f.key == "item" && e.Item == "") {
+				d.path = append(d.path, f)
+				d.fail("is missing")
+			}
+		}
+	})
+	return user, e, err
+}
+
+// EncodeEventLine is the inverse of DecodeEventLine.
+func EncodeEventLine(user string, e *grebev1.Event) []byte {
+	return encode(func(w *writer) {
+		w.string("user", user)
+		w.event(e)
+	})
+}
+
 // events reads a list of events; an empty one is not nil.
 func (d *decoder) events() []*grebev1.Event {
 	out := []*grebev1.Event{}
-	d.list(maxHistory, func() {
+	d.list(MaxHistory, func() {
 		e := &grebev1.Event{}
 		d.event(e)
 		out = append(out, e)
@@ -97,7 +126,7 @@ func EncodeAppendEvents(m *grebev1.AppendEventsResponse) []byte {
 	})
 }
 
-// EncodeBatch writes a response of /v1/items:batch and /v1/users:batch.
+// EncodeBatch writes a response of /v1/items:batch, /v1/users:batch and /v1/events:batch.
 func EncodeBatch(m *grebev1.BatchResponse) []byte {
 	return encode(func(w *writer) {
 		w.int("lines", m.Lines)

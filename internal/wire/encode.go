@@ -360,21 +360,23 @@ func EncodeUser(m *grebev1.User) []byte {
 			return
 		}
 		w.list("events", len(m.Events), func(i int) {
-			e := m.Events[i]
-			w.nested('{', '}', func() {
-				if e.Id != "" {
-					w.string("id", e.Id)
-				}
-				w.string("item", e.Item)
-				w.int("time", e.Time)
-				w.int("action", int64(e.Action))
-				w.object("features", func() {
-					for _, name := range slices.Sorted(maps.Keys(e.Features)) {
-						w.float(name, e.Features[name])
-					}
-				})
-			})
+			w.nested('{', '}', func() { w.event(m.Events[i]) })
 		})
+	})
+}
+
+// event writes the fields of an event.
+func (w *writer) event(e *grebev1.Event) {
+	if e.Id != "" {
+		w.string("id", e.Id)
+	}
+	w.string("item", e.Item)
+	w.int("time", e.Time)
+	w.int("action", int64(e.Action))
+	w.object("features", func() {
+		for _, name := range slices.Sorted(maps.Keys(e.Features)) {
+			w.float(name, e.Features[name])
+		}
 	})
 }
 

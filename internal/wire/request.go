@@ -9,12 +9,12 @@ import (
 // Bounds of what a request may list.
 const (
 	MaxCandidates = 10000
-	maxHistory    = 100000
-	maxTokens     = 4 << 20
-	maxAttributes = 256
-	maxValues     = 4096
-	maxFeatures   = 256
-	maxCodes      = 64
+	MaxHistory    = 100000
+	MaxTokens     = 4 << 20
+	MaxAttributes = 256
+	MaxValues     = 4096
+	MaxFeatures   = 256
+	MaxCodes      = 64
 )
 
 // DecodeRank reads a request of /v1/rank.
@@ -94,14 +94,14 @@ func (d *decoder) item(m *grebev1.Item) {
 			n := d.count()
 			m.Identifier = &n
 		case "codes":
-			d.list(maxCodes, func() { m.Codes = append(m.Codes, d.count()) })
+			d.list(MaxCodes, func() { m.Codes = append(m.Codes, d.count()) })
 		case "attributes":
 			m.Attributes = map[string]*grebev1.Values{}
 			d.object(func(name string) {
-				if len(m.Attributes) == maxAttributes {
-					d.fail("more than %d attributes", maxAttributes)
+				if len(m.Attributes) == MaxAttributes {
+					d.fail("more than %d attributes", MaxAttributes)
 				}
-				m.Attributes[name] = &grebev1.Values{Values: d.strings(maxValues)}
+				m.Attributes[name] = &grebev1.Values{Values: d.strings(MaxValues)}
 			})
 		default:
 			d.unknown()
@@ -115,7 +115,7 @@ func (d *decoder) user(m *grebev1.User) {
 		case "id":
 			m.Id = d.string()
 		case "history":
-			m.History = d.strings(maxHistory)
+			m.History = d.strings(MaxHistory)
 		case "text":
 			s := d.string()
 			m.Text = &s
@@ -130,28 +130,31 @@ func (d *decoder) user(m *grebev1.User) {
 }
 
 func (d *decoder) event(m *grebev1.Event) {
-	d.object(func(key string) {
-		switch key {
-		case "id":
-			m.Id = d.string()
-		case "item":
-			m.Item = d.string()
-		case "time":
-			m.Time = d.integer(math.MinInt64, math.MaxInt64)
-		case "action":
-			m.Action = int32(d.integer(math.MinInt32, math.MaxInt32))
-		case "features":
-			m.Features = map[string]float64{}
-			d.object(func(name string) {
-				if len(m.Features) == maxFeatures {
-					d.fail("more than %d features", maxFeatures)
-				}
-				m.Features[name] = d.float()
-			})
-		default:
-			d.unknown()
-		}
-	})
+	d.object(func(key string) { d.eventField(m, key) })
+}
+
+// eventField reads the value of a field of an event.
+func (d *decoder) eventField(m *grebev1.Event, key string) {
+	switch key {
+	case "id":
+		m.Id = d.string()
+	case "item":
+		m.Item = d.string()
+	case "time":
+		m.Time = d.integer(math.MinInt64, math.MaxInt64)
+	case "action":
+		m.Action = int32(d.integer(math.MinInt32, math.MaxInt32))
+	case "features":
+		m.Features = map[string]float64{}
+		d.object(func(name string) {
+			if len(m.Features) == MaxFeatures {
+				d.fail("more than %d features", MaxFeatures)
+			}
+			m.Features[name] = d.float()
+		})
+	default:
+		d.unknown()
+	}
 }
 
 // count reads an integer from 0 on.
@@ -160,7 +163,7 @@ func (d *decoder) count() int32 { return int32(d.integer(0, math.MaxInt32)) }
 // tokens reads a list of tokens; an empty one is not nil.
 func (d *decoder) tokens() []int32 {
 	out := []int32{}
-	d.list(maxTokens, func() { out = append(out, d.count()) })
+	d.list(MaxTokens, func() { out = append(out, d.count()) })
 	return out
 }
 

@@ -1,0 +1,101 @@
+package ingest
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math"
+	"math/bits"
+)
+
+// seen knows which ids of items and users came in an import, and where: 12 bytes for each slot of a table that is at
+// most three quarters full. Ids are known by their hashes. Two of ten million ids share one with a probability of
+// 3 in a million, and the hashes differ in every run.
+type seen struct {
+	seed   maphash.Seed
+	hashes []uint64 // 0: free
+	places []uint32 // records before it in the import, at most math.MaxUint32
+	n      int
+	files  []seenFile
+}
+
+// seenFile is a file and the number of records of the files before it.
+type seenFile struct {
+	src  *source
+	base int64
+}
+
+func newSeen() *seen {
+	return &seen{seed: maphash.MakeSeed(), hashes: make([]uint64, 1<<10), places: make([]uint32, 1<<10)}
+}
+
+// next begins a file. lines are those of all files before it.
+func (s *seen) next(src *source, base int64) { s.files = append(s.files, seenFile{src, base}) }
+
+// hash returns the hash of an id of a kind, never 0.
+func (s *seen) hash(kind, id string) uint64 {
+	h := maphash.String(s.seed, id)
+	if kind == kindUsers {
+		h = bits.RotateLeft64(h, 32) + 1
+	}
+	return max(h, 1)
+}
+
+// add adds an id at a place and returns the place where it came first, or −1.
+func (s *seen) add(hash uint64, place int64) int64 {
+	if 4*(s.n+1) > 3*len(s.hashes) {
+		s.grow()
+	}
+	i := s.slot(hash)
+	if s.hashes[i] == hash {
+		return int64(s.places[i])
+	}
+	s.hashes[i], s.places[i] = hash, uint32(min(place, math.MaxUint32))
+	s.n++
+	return -1
+}
+
+// slot returns where a hash is, or would be.
+func (s *seen) slot(hash uint64) int {
+	mask := len(s.hashes) - 1
+	i := int(hash) & mask
+	for s.hashes[i] != 0 && s.hashes[i] != hash {
+		i = (i + 1) & mask
+	}
+	return i
+}
+
+func (s *seen) grow() {
+	hashes, places := s.hashes, s.places
+	s.hashes, s.places = make([]uint64, 2*len(hashes)), make([]uint32, 2*len(places))
+	for i, h := range hashes {
+		if h != 0 {
+			at := s.slot(h)
+			s.hashes[at], s.places[at] = h, places[i]
+		}
+	}
+}
+
+// check reports whether a record repeats an id.
+func (s *seen) check(l *line) error {
+	kind, id := kindItems, ""
+	switch {
+	case l.op.PutItem != nil:
+		id = l.op.PutItem.Id
+	case l.op.PutUser != nil:
+		kind, id = kindUsers, l.op.PutUser.Id
+	default:
+		return nil
+	}
+	last := s.files[len(s.files)-1]
+	first := s.add(s.hash(kind, id), last.base+l.number)
+	if first < 0 {
+		return nil
+	}
+	for i := len(s.files) - 1; i >= 0; i-- {
+		if f := s.files[i]; first > f.base {
+			return fmt.Errorf("id %.64q is in %s %d of %s too: remove one, or let the last one win with --duplicates last",
+				id, f.src.unit, first-f.base, f.src.path)
+		}
+	}
+	return fmt.Errorf("id %.64q comes twice", id)
+}
