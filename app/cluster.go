@@ -94,6 +94,9 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 // while the coordinator is away.
 const catchUpWithin = 15 * time.Second
 
+// cutWithin bounds the time in which a starting node has the catalog's log end a version with what came in.
+const cutWithin = 2 * time.Second
+
 // takePart starts the process's part in the cluster: first the catalog, which all members share, then requests.
 func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 	n, err := a.cluster.Share(a.catalog, a.forgetUsers)
@@ -115,7 +118,9 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 		a.log.Warn("files of items and users were not loaded: the next start does it", "error", err)
 	}
 	if a.keeper != nil { // models generate what came in, before the first request
-		a.keeper.Renew()
+		within, cancel := context.WithTimeout(ctx, cutWithin)
+		a.keeper.CatchUp(within)
+		cancel()
 	}
 	a.cluster.Ready()
 	return nil

@@ -130,6 +130,7 @@ type Catalog struct {
 	items   map[string]*itemEntry
 	users   map[string]*userEntry
 	totals  totals
+	uncut   bool  // items have changed since the last cut, or may have
 	failed  error // sticky
 	watches []func(Change)
 

@@ -153,6 +153,7 @@ func (r *round) replay(e entry) error {
 		s.ended = true
 	}
 	r.account(&s)
+	r.cut(&s)
 	r.steps = append(r.steps, s)
 	r.totals.version = e.version
 	return nil

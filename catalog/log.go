@@ -130,7 +130,7 @@ func (c *Catalog) openLog(s *store) error {
 	}
 	l := &replicated{most: c.opt.LogBytes, version: c.totals.version, incomplete: incomplete,
 		changed: make(chan struct{}), holds: map[*Snapshot]uint64{}}
-	c.log = l
+	c.log, c.uncut = l, true
 	if !member {
 		return nil
 	}

@@ -37,6 +37,7 @@ type round struct {
 	done   []string // users whose records of a deletion go
 	batch  *batch   // nil: in memory alone
 	from   string   // the import of the writer whose turn it is
+	uncut  bool     // as Catalog.uncut
 	term   uint64   // of the record in the log; 0: none
 	data   []byte   // of that record
 }
@@ -46,7 +47,7 @@ func (c *Catalog) newRound() (r *round, watches []func(Change)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return &round{
-		c: c, totals: c.totals, items: map[string]*itemEntry{}, users: map[string]*userEntry{},
+		c: c, totals: c.totals, uncut: c.uncut, items: map[string]*itemEntry{}, users: map[string]*userEntry{},
 		nItems: len(c.items), nUsers: len(c.users),
 	}, c.watches
 }
@@ -177,7 +178,7 @@ func (r *round) publish() {
 		c.mu.Unlock()
 	}
 	c.mu.Lock()
-	c.totals = r.totals
+	c.totals, c.uncut = r.totals, r.uncut
 	c.mu.Unlock()
 	if c.store == nil {
 		return
@@ -262,6 +263,9 @@ func (r *round) mutate(m *mutation) {
 	case clearDeletions:
 		r.clearDeletions()
 	case endImport:
+		if r.from == "" && !r.uncut { // another node was faster
+			return
+		}
 		m.version = r.add(step{ended: true})
 		r.log(entry{kind: endsImport, version: m.version})
 	case sweepDone:
@@ -287,7 +291,15 @@ func (r *round) add(s step) uint64 {
 	r.totals.version++
 	s.version, s.from = r.totals.version, r.from
 	r.steps = append(r.steps, s)
+	r.cut(&s)
 	return s.version
+}
+
+// cut notes whether a step leaves items that no cut has.
+func (r *round) cut(s *step) {
+	if s.from == "" && !s.user {
+		r.uncut = !s.ended
+	}
 }
 
 // room refuses what would make the catalog larger than it may be.

@@ -16,7 +16,7 @@ type Change struct {
 	OldItem, NewItem *prompt.Item
 	OldUser, NewUser *grebev1.User
 	Import           string // the import that made it; "": none
-	Ended            bool   // Import has ended, and nothing else changed: the other fields are empty but Version
+	Ended            bool   // Import has ended, or this is a Cut, and nothing else changed: the other fields are empty but Version
 }
 
 // Subscribe makes f hear of every change from now on, one at a time and in the order of versions,
@@ -167,6 +167,17 @@ func (c *Catalog) EndImport(id string) (version uint64, err error) {
 	w := &writer{muts: []mutation{{verb: endImport}}, from: id}
 	c.write(context.Background(), w)
 	return w.muts[0].version, w.muts[0].Err
+}
+
+// Shared reports whether the catalog is one of a cluster's nodes.
+func (c *Catalog) Shared() bool { return c.log != nil }
+
+// Cut ends a version of a cluster's catalog: subscribers of all nodes hear a Change that has Ended set and no Import, at the same
+// version. It does nothing if no item has changed since the last cut, imports apart.
+func (c *Catalog) Cut(ctx context.Context) error {
+	w := &writer{muts: []mutation{{verb: endImport}}}
+	c.write(ctx, w)
+	return w.muts[0].Err
 }
 
 // AppendEvents adds events to a user, who is created when unknown; created says so. Events are kept in the order of their

@@ -36,6 +36,7 @@ import (
 	"grebe/cluster/peer"
 	"grebe/cluster/protocol"
 	"grebe/cluster/replica"
+	"grebe/generate"
 	"grebe/route"
 	"grebe/schedule"
 	"grebe/serve"
@@ -82,6 +83,7 @@ type Local interface {
 	Rescue(op string, err *error)
 	Checkpoint(model string) (serve.Checkpoint, error)
 	ChangeCheckpoint(model string, back bool) error
+	Keeper() *generate.Keeper // nil: no model generates items
 }
 
 // Cluster is this process's membership.
@@ -116,6 +118,7 @@ type Cluster struct {
 	said    []byte           // record as it was announced
 	record  *coord.Announcement
 	rolls   rollouts
+	active  following
 	reports map[string]int    // reports of what keys have spent that are wanted, by the id of the member
 	refused map[string]string // boot ids of members without a common version, by id; they are not in known
 }
@@ -140,6 +143,7 @@ func Open(cfg Config) (*Cluster, error) {
 		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
 		known: map[string]*node{}, refused: map[string]string{}, reports: map[string]int{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), readied: make(chan struct{}),
 	}
+	c.active.changed = make(chan struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.metrics = newMetrics(c)
 	if err := c.metrics.register(cfg.Registry); err != nil {
@@ -210,6 +214,9 @@ func (c *Cluster) Start(l Local) error {
 	c.run.Go(c.keepRecord)
 	c.startPlacement()
 	c.run.Go(c.followRollouts)
+	if l.Keeper() != nil {
+		c.run.Go(c.followActivations)
+	}
 	if c.cfg.Limits != nil {
 		c.run.Go(c.shareLimits)
 	}
@@ -226,7 +233,7 @@ func (c *Cluster) Ready() {
 }
 
 // rests reports whether this process gets no requests from others.
-func (c *Cluster) rests() bool { return c.stopped.Load() || !c.ready.Load() }
+func (c *Cluster) rests() bool { return c.stopped.Load() || !c.ready.Load() || c.excluded() }
 
 // peers returns the addresses of all members for other members, by id; nil before the coordinator has listed them.
 func (c *Cluster) peers() map[string]string {

@@ -20,6 +20,7 @@ import (
 	"grebe/cluster/coord/coordtest"
 	"grebe/cluster/mtls"
 	"grebe/cluster/mtls/mtlstest"
+	"grebe/generate"
 	"grebe/route"
 	"grebe/serve"
 	"grebe/serve/tracing"
@@ -31,6 +32,7 @@ type local struct {
 	asked  atomic.Int64
 	tracer *tracing.Tracer
 	files  checkpoints
+	keeper *generate.Keeper                                                                   // may be nil
 	answer func(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) // may be nil
 }
 
@@ -61,6 +63,8 @@ func (l *local) Offer(string) (serve.Offer, bool) {
 func (l *local) Checkpoint(string) (serve.Checkpoint, error) { return l.files.describe(), nil }
 
 func (l *local) ChangeCheckpoint(_ string, back bool) error { return l.files.change(back) }
+
+func (l *local) Keeper() *generate.Keeper { return l.keeper }
 
 func (l *local) Tracer() *tracing.Tracer { return l.tracer }
 
@@ -113,6 +117,13 @@ func join(t *testing.T, s *coordtest.Server, name string, change func(*Config)) 
 // joinWith is join, and calls before with the member that is not started yet.
 func joinWith(t *testing.T, s *coordtest.Server, name string, change func(*Config), before func(*Cluster)) *testNode {
 	t.Helper()
+	return joinAs(t, s, &local{name: name}, change, before)
+}
+
+// joinAs is joinWith, for a member that answers by itself.
+func joinAs(t *testing.T, s *coordtest.Server, self *local, change func(*Config), before func(*Cluster)) *testNode {
+	t.Helper()
+	name := self.name
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +142,7 @@ func joinWith(t *testing.T, s *coordtest.Server, name string, change func(*Confi
 		t.Fatal(err)
 	}
 	before(c)
-	n := &testNode{c, &local{name: name}, l}
+	n := &testNode{c, self, l}
 	if err := c.Start(n.local); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +171,7 @@ func three(t *testing.T, change func(*Config)) []*testNode {
 func (n *testNode) waitKnown(t *testing.T, want int) {
 	t.Helper()
 	var last string
-	for range 500 {
+	for range 3000 {
 		known := 0
 		st := n.Status()
 		for _, m := range st.Nodes {
@@ -456,11 +467,11 @@ func TestPanicIsContained(t *testing.T) {
 
 func waitFor(t *testing.T, what func() bool) {
 	t.Helper()
-	for range 500 {
+	for range 3000 {
 		if what() {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	t.Fatal("it did not happen within ten seconds")
+	t.Fatal("it did not happen within a minute")
 }

@@ -76,9 +76,13 @@ func (k *Keeper) EndImport(ctx context.Context, id string) error {
 	return nil
 }
 
-// importEnded collects the changes of an import for the next version.
+// importEnded collects the changes of an import for the next version. Without an id it is a cut, which collects all other changes.
 func (k *Keeper) importEnded(id string, version uint64) {
 	k.mu.Lock()
+	if id == "" && len(k.pending) > 0 {
+		k.ended = append(k.ended, deltaOf(k.pending, version))
+		k.pending = map[string]catalog.Entry{}
+	}
 	if im := k.imports[id]; im != nil {
 		delete(k.imports, id)
 		if len(im.pending) > 0 {
@@ -117,7 +121,7 @@ func Record(c *catalog.Catalog, opt KeeperOptions) error {
 	if _, err := os.Stat(opt.Dir); missing(err) && !slices.ContainsFunc(items, func(e catalog.Entry) bool { return hasCodes(e.Item) }) {
 		return nil
 	}
-	k := &Keeper{log: opt.Logger, dir: opt.Dir, pins: map[string]pin{}}
+	k := &Keeper{log: opt.Logger, dir: opt.Dir, pins: map[string]Pin{}}
 	version := c.Stats().Version
 	hurt, err := k.readPins(version)
 	if err != nil {

@@ -40,7 +40,8 @@ type KeeperOptions struct {
 }
 
 // Keeper makes new snapshots when the catalog's items change, and keeps earlier versions. It follows the changes one
-// by one, so a snapshot has exactly the items of its version.
+// by one, so a snapshot has exactly the items of its version. The nodes of a cluster make the same versions: the catalog's log has the
+// places where one ends.
 //
 // A model follows the catalog until a version is activated. It then generates that version until another one, or
 // Auto, is activated. The Keeper still makes snapshots of new versions.
@@ -50,6 +51,7 @@ type Keeper struct {
 	log     *slog.Logger
 	storing *durable.Trouble // errors of storing versions
 	saving  *durable.Trouble // errors of storing indices
+	cutting *durable.Trouble // errors of ending versions in a cluster's log
 	dir     string
 	catalog *catalog.Catalog
 	now     func() time.Time
@@ -68,7 +70,7 @@ type Keeper struct {
 	ended   []history.Delta       // of ended imports, one version each
 	heard   uint64                // version of the last ended import
 	hearing chan struct{}         // closed when the next import ends
-	pins    map[string]pin        // activated versions by model
+	pins    map[string]Pin        // activated versions by model
 }
 
 // target is a model and its latest snapshot.
@@ -84,7 +86,7 @@ type target struct {
 // versions. Run makes later snapshots. The caller MUST Close the Keeper.
 func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keeper, error) {
 	k := &Keeper{
-		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{}, pins: map[string]pin{},
+		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{}, pins: map[string]Pin{},
 		imports: map[string]*importing{}, hearing: make(chan struct{}), now: time.Now,
 	}
 	if k.log == nil {
@@ -92,6 +94,7 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 	}
 	k.storing = durable.NewTrouble(k.log, "versions of the catalog are not on disk: they are gone after a restart")
 	k.saving = durable.NewTrouble(k.log, "indices of items are not on disk: they are built again at the next start")
+	k.cutting = durable.NewTrouble(k.log, "models do not generate new items: the catalog's log takes no writes")
 	for _, t := range targets {
 		k.targets = append(k.targets, &target{Target: t, indexer: newIndexer(t.Generator.Prompt)})
 	}
@@ -206,10 +209,42 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		start := time.Now()
-		k.Renew()
+		k.CatchUp(ctx)
 		// In a stream of changes, making snapshots takes at most half of the time.
 		pause = max(settle, time.Since(start))
 	}
+}
+
+// CatchUp makes a version of all changes so far, imports apart, and Renew. In a cluster the catalog's log ends the version, so that all
+// nodes have the same ones; while it takes no writes, models generate what they did before.
+func (k *Keeper) CatchUp(ctx context.Context) {
+	if err := k.cutting.Note(k.cut(ctx)); err != nil {
+		k.wake()
+	}
+	k.Renew()
+}
+
+// cut has the log of a cluster's catalog end a version, if this node has changes that are in none. Another node may do so first.
+func (k *Keeper) cut(ctx context.Context) error {
+	if !k.catalog.Shared() {
+		return nil
+	}
+	k.mu.Lock()
+	n, version := len(k.pending), k.version
+	k.mu.Unlock()
+	if n == 0 {
+		return nil
+	}
+	if err := k.catalog.Cut(ctx); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.pending) > 0 && k.version == version { // they came with a copy of another node's catalog, which cut them before
+		k.ended = append(k.ended, deltaOf(k.pending, version))
+		k.pending = map[string]catalog.Entry{}
+	}
+	return nil
 }
 
 // hear receives a change of the catalog.
@@ -257,7 +292,12 @@ func (k *Keeper) wake() {
 func (k *Keeper) take() []history.Delta {
 	k.mu.Lock()
 	pending, version, out := k.pending, k.version, k.ended
-	k.pending, k.ended = map[string]catalog.Entry{}, nil
+	k.ended = nil
+	if k.catalog.Shared() {
+		pending = nil // it waits for a cut
+	} else {
+		k.pending = map[string]catalog.Entry{}
+	}
 	k.mu.Unlock()
 	if len(pending) > 0 {
 		out = append(out, deltaOf(pending, version))

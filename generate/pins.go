@@ -12,8 +12,8 @@ import (
 	"grebe/catalog/history"
 )
 
-// pin is an activated version of a model.
-type pin struct {
+// Pin is an activated version of a model.
+type Pin struct {
 	Version uint64 `json:"version"`
 	At      uint64 `json:"at"` // version of the catalog at the activation; the model sees later changes of items
 }
@@ -69,7 +69,7 @@ func (k *Keeper) readPins(version uint64) (hurt, err error) {
 }
 
 // decodePins reads one copy; nil: it does not exist.
-func decodePins(name string, version uint64) (map[string]pin, error) {
+func decodePins(name string, version uint64) (map[string]Pin, error) {
 	data, err := os.ReadFile(name)
 	if missing(err) {
 		return nil, nil
@@ -77,15 +77,15 @@ func decodePins(name string, version uint64) (map[string]pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	damaged := func(err error) (map[string]pin, error) {
+	damaged := func(err error) (map[string]Pin, error) {
 		return nil, fmt.Errorf("%w: %s: %w", history.ErrDamaged, filepath.Base(name), err)
 	}
 	// The old format is a map of numbers without a checksum.
 	before := map[string]uint64{}
 	if json.Unmarshal(data, &before) == nil {
-		pins := map[string]pin{}
+		pins := map[string]Pin{}
 		for model, number := range before {
-			pins[model] = pin{Version: number, At: version}
+			pins[model] = Pin{Version: number, At: version}
 		}
 		return pins, nil
 	}
@@ -96,17 +96,18 @@ func decodePins(name string, version uint64) (map[string]pin, error) {
 	if f.Format != pinsFormat || f.Checksum != pinsChecksum(f.Pins) {
 		return damaged(fmt.Errorf("format %d with checksum %q, want %d with %q", f.Format, f.Checksum, pinsFormat, pinsChecksum(f.Pins)))
 	}
-	pins := map[string]pin{}
+	pins := map[string]Pin{}
 	if err := json.Unmarshal(f.Pins, &pins); err != nil {
 		return damaged(err)
 	}
 	return pins, nil
 }
 
-func (k *Keeper) pinned() map[string]pin {
+// Pins returns the activated versions by model.
+func (k *Keeper) Pins() map[string]Pin {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := map[string]pin{}
+	out := map[string]Pin{}
 	for model, p := range k.pins {
 		out[model] = p
 	}
@@ -114,7 +115,7 @@ func (k *Keeper) pinned() map[string]pin {
 }
 
 // writePins stores the activated versions durably.
-func (k *Keeper) writePins(pins map[string]pin) error {
+func (k *Keeper) writePins(pins map[string]Pin) error {
 	if k.dir != "" {
 		body, err := json.Marshal(pins)
 		if err != nil {

@@ -57,7 +57,7 @@ func (k *Keeper) Pinned(model string) bool {
 	return ok
 }
 
-func (k *Keeper) pin(model string) (p pin, ok bool) {
+func (k *Keeper) pin(model string) (p Pin, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p, ok = k.pins[model]
@@ -102,11 +102,52 @@ func (k *Keeper) Activate(model, version, digest string) error {
 	if digest != "" && digest != v.Digest.String() {
 		return fmt.Errorf("%w: %v", ErrDigest, v.Digest)
 	}
-	next := map[*target]uint64{}
+	next, at := map[*target]Pin{}, k.catalog.Stats().Version
 	for _, t := range k.chosen(model) {
-		next[t] = number
+		next[t] = Pin{Version: number, At: at}
 	}
 	return k.activate(next)
+}
+
+// Follow makes each model generate the version of its pin, and those without a pin follow the catalog. If it returns an error, nothing
+// has changed. The error is ErrNoVersion if a version is not kept, or not made yet.
+func (k *Keeper) Follow(pins map[string]Pin) error {
+	k.build.Lock()
+	defer k.build.Unlock()
+	now, version := k.Pins(), k.catalog.Stats().Version
+	next, free := map[*target]Pin{}, []*target{}
+	for _, t := range k.following() {
+		p, ok := pins[t.Name]
+		old, had := now[t.Name]
+		switch {
+		case ok && p.At > version:
+			return fmt.Errorf("%w: this node's catalog is at version %d, the activation at %d", ErrNoVersion, version, p.At)
+		case ok && p != old:
+			next[t] = p
+		case !ok && had:
+			free = append(free, t)
+		}
+	}
+	if len(next) > 0 {
+		if err := k.activate(next); err != nil {
+			return err
+		}
+	}
+	if len(free) > 0 {
+		return k.follows(free)
+	}
+	return nil
+}
+
+// InUse returns the versions that models generate now.
+func (k *Keeper) InUse() map[string]uint64 {
+	out := map[string]uint64{}
+	for _, t := range k.following() {
+		if s := t.Generator.Snapshot(); s != nil && s.at != nil {
+			out[t.Name] = s.at.Number
+		}
+	}
+	return out
 }
 
 // Rollback makes a model, or all models if the name is empty, generate the last kept version before the one in use.
@@ -125,13 +166,13 @@ func (k *Keeper) Rollback(model string) error {
 }
 
 // before returns the version before the one in use, for each model.
-func (k *Keeper) before(model string) (map[*target]uint64, error) {
-	next := map[*target]uint64{}
+func (k *Keeper) before(model string) (map[*target]Pin, error) {
+	next, at := map[*target]Pin{}, k.catalog.Stats().Version
 	for _, t := range k.chosen(model) {
 		now := t.Generator.Snapshot().at.Number
 		for _, v := range k.history.Versions() {
 			if v.Number < now {
-				next[t] = v.Number
+				next[t] = Pin{Version: v.Number, At: at}
 			}
 		}
 		if _, ok := next[t]; !ok {
@@ -147,7 +188,7 @@ func (k *Keeper) chosen(model string) []*target {
 
 // follows makes models follow the catalog.
 func (k *Keeper) follows(targets []*target) error {
-	pins := k.pinned()
+	pins := k.Pins()
 	for _, t := range targets {
 		delete(pins, t.Name)
 	}
@@ -163,20 +204,19 @@ func (k *Keeper) follows(targets []*target) error {
 }
 
 // activate makes the snapshots of all versions before it switches the models to them.
-func (k *Keeper) activate(next map[*target]uint64) error {
-	at := k.catalog.Stats().Version
-	made, pins := map[*target]*View{}, k.pinned()
-	for t, number := range next {
-		s, err := k.earlier(t, number)
+func (k *Keeper) activate(next map[*target]Pin) error {
+	made, pins := map[*target]*View{}, k.Pins()
+	for t, p := range next {
+		s, err := k.earlier(t, p.Version)
 		if err != nil {
 			return err
 		}
-		v, err := k.viewOf(t, s, at)
+		v, err := k.viewOf(t, s, p.At)
 		if err != nil {
 			return err
 		}
 		s.warm(t.Generator.Snapshot())
-		made[t], pins[t.Name] = v, pin{Version: number, At: at}
+		made[t], pins[t.Name] = v, p
 	}
 	if err := k.writePins(pins); err != nil {
 		return err

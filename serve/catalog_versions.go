@@ -15,9 +15,12 @@ func (s *Service) GetCatalog(context.Context, *grebev1.GetCatalogRequest) (*greb
 	return s.describeCatalog(), nil
 }
 
-// ActivateCatalog makes models generate the items of one version of the catalog. Requests in flight keep their
-// version.
-func (s *Service) ActivateCatalog(_ context.Context, req *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
+// Keeper returns the versions of the catalog; nil: no model generates items.
+func (s *Service) Keeper() *generate.Keeper { return s.cfg.Versions }
+
+// ActivateCatalog makes models generate the items of one version of the catalog, on all nodes of a cluster. Requests in flight keep
+// their version.
+func (s *Service) ActivateCatalog(ctx context.Context, req *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
 	if err := s.checkVersioned(req.Model); err != nil {
 		return nil, err
 	}
@@ -27,18 +30,30 @@ func (s *Service) ActivateCatalog(_ context.Context, req *grebev1.ActivateCatalo
 	if req.Version == generate.Auto && req.Digest != "" {
 		return nil, Errorf(InvalidArgument, "digest", "belongs to a version: %q has none", generate.Auto)
 	}
-	if err := s.cfg.Versions.Activate(req.Model, req.Version, req.Digest); err != nil {
+	var err error
+	if s.cfg.Cluster != nil {
+		err = s.cfg.Cluster.Activate(ctx, req.Model, req.Version, req.Digest)
+	} else {
+		err = s.cfg.Versions.Activate(req.Model, req.Version, req.Digest)
+	}
+	if err != nil {
 		return nil, s.versionError(err, req.Version)
 	}
 	return s.describeCatalog(), nil
 }
 
 // RollbackCatalog activates the version before the one in use.
-func (s *Service) RollbackCatalog(_ context.Context, req *grebev1.RollbackCatalogRequest) (*grebev1.CatalogResponse, error) {
+func (s *Service) RollbackCatalog(ctx context.Context, req *grebev1.RollbackCatalogRequest) (*grebev1.CatalogResponse, error) {
 	if err := s.checkVersioned(req.Model); err != nil {
 		return nil, err
 	}
-	if err := s.cfg.Versions.Rollback(req.Model); err != nil {
+	var err error
+	if s.cfg.Cluster != nil {
+		err = s.cfg.Cluster.Rollback(ctx, req.Model)
+	} else {
+		err = s.cfg.Versions.Rollback(req.Model)
+	}
+	if err != nil {
 		return nil, s.versionError(err, "")
 	}
 	return s.describeCatalog(), nil
@@ -69,6 +84,8 @@ func (s *Service) versionError(err error, version string) error {
 		return Errorf(Conflict, "digest", "%v", err)
 	case errors.Is(err, generate.ErrOldest):
 		return Errorf(Conflict, "", "%v", err)
+	case errors.As(err, new(*Error)):
+		return err
 	}
 	s.log.Error("a version of the catalog cannot be activated", "version", version, "error", err)
 	return Errorf(Unavailable, "", "the version cannot be activated: the log says why")

@@ -20,6 +20,9 @@ type Fleet interface {
 	Index(model string) ahead.Share
 	// RollOut begins to change a model's checkpoint on all nodes. Wait returns how that ended, or nil when its context ends.
 	RollOut(ctx context.Context, model string, back bool) (wait func(context.Context) *grebev1.Rollout, err error)
+	// Activate has all nodes generate a version of the catalog, and Rollback the one before. The errors are those of generate.Keeper.
+	Activate(ctx context.Context, model, version, digest string) error
+	Rollback(ctx context.Context, model string) error
 	// Rollout describes the last such change; nil: none is known.
 	Rollout(model string) *grebev1.Rollout
 }

@@ -538,6 +538,111 @@ func (x *Spending) GetSpent() []uint64 {
 	return nil
 }
 
+type GetVersionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetVersionsRequest) Reset() {
+	*x = GetVersionsRequest{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetVersionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetVersionsRequest) ProtoMessage() {}
+
+func (x *GetVersionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetVersionsRequest.ProtoReflect.Descriptor instead.
+func (*GetVersionsRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+// Versions are the versions of the catalog that models of a member can generate.
+type Versions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	None          bool                   `protobuf:"varint,1,opt,name=none,proto3" json:"none,omitempty"` // no model of this member generates items
+	Numbers       []uint64               `protobuf:"varint,2,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	Digests       []string               `protobuf:"bytes,3,rep,name=digests,proto3" json:"digests,omitempty"`    // of their items, in the same order
+	Followed      uint64                 `protobuf:"varint,4,opt,name=followed,proto3" json:"followed,omitempty"` // number of the last activation that this member has followed; 0: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Versions) Reset() {
+	*x = Versions{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Versions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Versions) ProtoMessage() {}
+
+func (x *Versions) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Versions.ProtoReflect.Descriptor instead.
+func (*Versions) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Versions) GetNone() bool {
+	if x != nil {
+		return x.None
+	}
+	return false
+}
+
+func (x *Versions) GetNumbers() []uint64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *Versions) GetDigests() []string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *Versions) GetFollowed() uint64 {
+	if x != nil {
+		return x.Followed
+	}
+	return 0
+}
+
 var File_grebe_cluster_v1_peer_proto protoreflect.FileDescriptor
 
 const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
@@ -579,13 +684,20 @@ const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
 	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04keys\x18\x04 \x03(\x06R\x04keys\x12\x14\n" +
-	"\x05spent\x18\x05 \x03(\x04R\x05spent2\x8f\x03\n" +
+	"\x05spent\x18\x05 \x03(\x04R\x05spent\"\x14\n" +
+	"\x12GetVersionsRequest\"n\n" +
+	"\bVersions\x12\x12\n" +
+	"\x04none\x18\x01 \x01(\bR\x04none\x12\x18\n" +
+	"\anumbers\x18\x02 \x03(\x04R\anumbers\x12\x18\n" +
+	"\adigests\x18\x03 \x03(\tR\adigests\x12\x1a\n" +
+	"\bfollowed\x18\x04 \x01(\x04R\bfollowed2\xe0\x03\n" +
 	"\x04Peer\x12H\n" +
 	"\x05Probe\x12\x1e.grebe.cluster.v1.ProbeRequest\x1a\x1f.grebe.cluster.v1.ProbeResponse\x12H\n" +
 	"\x05Offer\x12\x1e.grebe.cluster.v1.OfferRequest\x1a\x1f.grebe.cluster.v1.OfferResponse\x12[\n" +
 	"\x10ChangeCheckpoint\x12).grebe.cluster.v1.ChangeCheckpointRequest\x1a\x1c.grebe.cluster.v1.Checkpoint\x12U\n" +
 	"\rGetCheckpoint\x12&.grebe.cluster.v1.GetCheckpointRequest\x1a\x1c.grebe.cluster.v1.Checkpoint\x12?\n" +
-	"\x05Spend\x12\x1a.grebe.cluster.v1.Spending\x1a\x1a.grebe.cluster.v1.SpendingB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
+	"\x05Spend\x12\x1a.grebe.cluster.v1.Spending\x1a\x1a.grebe.cluster.v1.Spending\x12O\n" +
+	"\vGetVersions\x12$.grebe.cluster.v1.GetVersionsRequest\x1a\x1a.grebe.cluster.v1.VersionsB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
 
 var (
 	file_grebe_cluster_v1_peer_proto_rawDescOnce sync.Once
@@ -599,7 +711,7 @@ func file_grebe_cluster_v1_peer_proto_rawDescGZIP() []byte {
 	return file_grebe_cluster_v1_peer_proto_rawDescData
 }
 
-var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_grebe_cluster_v1_peer_proto_goTypes = []any{
 	(*ProbeRequest)(nil),            // 0: grebe.cluster.v1.ProbeRequest
 	(*ProbeResponse)(nil),           // 1: grebe.cluster.v1.ProbeResponse
@@ -609,6 +721,8 @@ var file_grebe_cluster_v1_peer_proto_goTypes = []any{
 	(*GetCheckpointRequest)(nil),    // 5: grebe.cluster.v1.GetCheckpointRequest
 	(*Checkpoint)(nil),              // 6: grebe.cluster.v1.Checkpoint
 	(*Spending)(nil),                // 7: grebe.cluster.v1.Spending
+	(*GetVersionsRequest)(nil),      // 8: grebe.cluster.v1.GetVersionsRequest
+	(*Versions)(nil),                // 9: grebe.cluster.v1.Versions
 }
 var file_grebe_cluster_v1_peer_proto_depIdxs = []int32{
 	0, // 0: grebe.cluster.v1.Peer.Probe:input_type -> grebe.cluster.v1.ProbeRequest
@@ -616,13 +730,15 @@ var file_grebe_cluster_v1_peer_proto_depIdxs = []int32{
 	4, // 2: grebe.cluster.v1.Peer.ChangeCheckpoint:input_type -> grebe.cluster.v1.ChangeCheckpointRequest
 	5, // 3: grebe.cluster.v1.Peer.GetCheckpoint:input_type -> grebe.cluster.v1.GetCheckpointRequest
 	7, // 4: grebe.cluster.v1.Peer.Spend:input_type -> grebe.cluster.v1.Spending
-	1, // 5: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
-	3, // 6: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
-	6, // 7: grebe.cluster.v1.Peer.ChangeCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
-	6, // 8: grebe.cluster.v1.Peer.GetCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
-	7, // 9: grebe.cluster.v1.Peer.Spend:output_type -> grebe.cluster.v1.Spending
-	5, // [5:10] is the sub-list for method output_type
-	0, // [0:5] is the sub-list for method input_type
+	8, // 5: grebe.cluster.v1.Peer.GetVersions:input_type -> grebe.cluster.v1.GetVersionsRequest
+	1, // 6: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
+	3, // 7: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
+	6, // 8: grebe.cluster.v1.Peer.ChangeCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	6, // 9: grebe.cluster.v1.Peer.GetCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	7, // 10: grebe.cluster.v1.Peer.Spend:output_type -> grebe.cluster.v1.Spending
+	9, // 11: grebe.cluster.v1.Peer.GetVersions:output_type -> grebe.cluster.v1.Versions
+	6, // [6:12] is the sub-list for method output_type
+	0, // [0:6] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -639,7 +755,7 @@ func file_grebe_cluster_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_cluster_v1_peer_proto_rawDesc), len(file_grebe_cluster_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

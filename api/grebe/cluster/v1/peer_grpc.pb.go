@@ -25,6 +25,7 @@ const (
 	Peer_ChangeCheckpoint_FullMethodName = "/grebe.cluster.v1.Peer/ChangeCheckpoint"
 	Peer_GetCheckpoint_FullMethodName    = "/grebe.cluster.v1.Peer/GetCheckpoint"
 	Peer_Spend_FullMethodName            = "/grebe.cluster.v1.Peer/Spend"
+	Peer_GetVersions_FullMethodName      = "/grebe.cluster.v1.Peer/GetVersions"
 )
 
 // PeerClient is the client API for Peer service.
@@ -43,6 +44,8 @@ type PeerClient interface {
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error)
 	// Spend exchanges what clients' keys have spent of their limits at two members.
 	Spend(ctx context.Context, in *Spending, opts ...grpc.CallOption) (*Spending, error)
+	// GetVersions lists the versions of the catalog that a member keeps.
+	GetVersions(ctx context.Context, in *GetVersionsRequest, opts ...grpc.CallOption) (*Versions, error)
 }
 
 type peerClient struct {
@@ -103,6 +106,16 @@ func (c *peerClient) Spend(ctx context.Context, in *Spending, opts ...grpc.CallO
 	return out, nil
 }
 
+func (c *peerClient) GetVersions(ctx context.Context, in *GetVersionsRequest, opts ...grpc.CallOption) (*Versions, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Versions)
+	err := c.cc.Invoke(ctx, Peer_GetVersions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -119,6 +132,8 @@ type PeerServer interface {
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*Checkpoint, error)
 	// Spend exchanges what clients' keys have spent of their limits at two members.
 	Spend(context.Context, *Spending) (*Spending, error)
+	// GetVersions lists the versions of the catalog that a member keeps.
+	GetVersions(context.Context, *GetVersionsRequest) (*Versions, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -143,6 +158,9 @@ func (UnimplementedPeerServer) GetCheckpoint(context.Context, *GetCheckpointRequ
 }
 func (UnimplementedPeerServer) Spend(context.Context, *Spending) (*Spending, error) {
 	return nil, status.Error(codes.Unimplemented, "method Spend not implemented")
+}
+func (UnimplementedPeerServer) GetVersions(context.Context, *GetVersionsRequest) (*Versions, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetVersions not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -255,6 +273,24 @@ func _Peer_Spend_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_GetVersions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetVersionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).GetVersions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_GetVersions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).GetVersions(ctx, req.(*GetVersionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -281,6 +317,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Spend",
 			Handler:    _Peer_Spend_Handler,
+		},
+		{
+			MethodName: "GetVersions",
+			Handler:    _Peer_GetVersions_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
