@@ -21,6 +21,7 @@ type commands struct {
 	Assemble   assembleCmd   `cmd:"" help:"Cost of rankings whose items come from the cache; decisions; memory."`
 	Beam       beamCmd       `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
 	Catalog    catalogCmd    `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
+	Codes      codesCmd      `cmd:"" help:"Making semantic IDs for a million items, beside a plain k-means."`
 	Cache      cacheCmd      `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
 	Place      placeCmd      `cmd:"" help:"Cutting catalogs by similarity: beside METIS and published shares; time and memory at scale."`
 	Allocator  allocatorCmd  `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`

@@ -14,6 +14,7 @@ type commands struct {
 	Serve      serveCmd      `cmd:"" help:"Serve models over HTTP and gRPC."`
 	Import     importCmd     `cmd:"" help:"Load items or users from NDJSON files."`
 	Table      tableCmd      `cmd:"" help:"Fill tables of embeddings."`
+	Codes      codesCmd      `cmd:"" help:"Make semantic IDs for items from embeddings."`
 	Index      indexCmd      `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
 	Rank       rankCmd       `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`

@@ -15,7 +15,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	clitest.Senseless(t, "grebe", func() any { return &commands{} }, map[string][]string{
 		"sim":           {"main.go"}, // a file that exists
 		"cluster drain": {"n1"}, "cluster undrain": {"n1"},
-		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "place": {"x", "--nodes=2"}, "index": {"--config=x"},
+		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "codes": {"x", "--codebook=x"}, "place": {"x", "--nodes=2"}, "index": {"--config=x"},
 	}, 60)
 }
 

@@ -13,7 +13,7 @@ import (
 var rooms = []string{
 	"cmd", "app", "ingest", "index", "server", "cluster", "serve", "ahead", "generate", "catalog",
 	"reuse", "dispatch", "prompt", "route", "schedule", "placement",
-	"engine", "blend", "beam", "model", "kv", "residency", "embed", "plan", "evict", "alloc", "pool", "compute",
+	"engine", "blend", "beam", "codes", "model", "kv", "residency", "embed", "plan", "evict", "alloc", "pool", "compute",
 	"internal", // small helpers without a place in the walk
 	"api",      // messages only: everybody may speak them, they know nobody
 }

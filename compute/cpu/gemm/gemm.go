@@ -143,6 +143,11 @@ func Standalone(threads int) (*Multiplier, error) {
 // Team returns the team that products run on.
 func (m *Multiplier) Team() *team.Team { return m.team }
 
+// Each calls f for every i in [0, n) on the team. No product may be under way.
+func (m *Multiplier) Each(n int, f func(i int)) {
+	m.team.Run(n, &team.Job{Do: func(_, task int) { f(task) }})
+}
+
 // Free releases the multiplier's memory.
 func (m *Multiplier) Free() {
 	m.block.Free()

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"grebe/bench/codes"
+	"grebe/internal/cli"
+)
+
+type codesCmd struct {
+	Items     int     `default:"1000000" want:"at least 1" help:"Items; default ${default}." placeholder:"N"`
+	Dims      int     `default:"256" want:"at least 1 and at most 65536" help:"Values of an embedding; default ${default}." placeholder:"N"`
+	Sizes     []int   `default:"256,256,256" want:"at least 1 and at most 65536" help:"Codes of each level; default ${default}." placeholder:"N"`
+	Balance   float64 `default:"3" want:"at least 1" help:"As of grebe codes; default ${default}." placeholder:"F"`
+	Threads   int     `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
+	Reference bool    `help:"Run a plain k-means on all rows too. It takes many times as long."`
+	JSON      bool    `name:"json" help:"Print JSON."`
+}
+
+func (codesCmd) Help() string {
+	return `The embeddings are invented: groups of groups of different popularity, with noise.
+
+Example:
+
+    grebe-bench codes --items 100000 --reference`
+}
+
+func (c *codesCmd) Run(w *cli.World) error {
+	_, err := codes.Run(w.Ctx, codes.Options{
+		Items: c.Items, Dims: c.Dims, Sizes: c.Sizes, Balance: c.Balance, Threads: c.Threads, Reference: c.Reference,
+		JSON: c.JSON,
+	}, w.Stdout)
+	return err
+}

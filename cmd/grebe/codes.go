@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/app"
+	"grebe/app/codebook"
+	"grebe/catalog"
+	"grebe/codes"
+	"grebe/index"
+	"grebe/internal/cli"
+	"grebe/internal/config"
+	"grebe/prompt"
+	"grebe/serve"
+)
+
+// codesCmd makes semantic IDs.
+type codesCmd struct {
+	Items      string  `arg:"" type:"path" help:"Items, NDJSON, each with an id."`
+	Embeddings string  `type:"path" xor:"rows" help:"One row per item, in the same order: .npy (float16, float32, float64) or .safetensors." placeholder:"FILE"`
+	Tensor     string  `help:"Tensor of the .safetensors file; default its only one." placeholder:"NAME"`
+	Config     string  `short:"c" type:"path" xor:"rows" help:"Have a model of this configuration compute embeddings of the items' texts." placeholder:"FILE"`
+	Model      string  `help:"That model; default the only one." placeholder:"NAME"`
+	Out        string  `short:"o" type:"path" help:"Write the items with codes to this file." placeholder:"FILE"`
+	Codebook   string  `type:"path" required:"" help:"The codebook. If the file exists, its items keep their codes and new items are added." placeholder:"FILE"`
+	Fresh      bool    `help:"Replace an existing codebook. All codes change."`
+	Levels     int     `want:"at least 1 and at most 16" help:"Codes of an item; default 3." placeholder:"N"`
+	Sizes      []int   `want:"at least 1 and at most 65536" help:"Codes of each level, such as 256,256,256; default by the number of items." placeholder:"N"`
+	Balance    float64 `default:"3" want:"at least 1" help:"A code has at most this many times the mean number of items; default ${default}." placeholder:"F"`
+	Seed       uint64  `help:"Seed of random choices; default 0." placeholder:"N"`
+	Collisions string  `default:"resolve" enum:"resolve,report" help:"resolve: each item gets codes of its own. report: items may share codes. Default ${default}."`
+	Threads    int     `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
+	JSON       bool    `name:"json" help:"Print the report as JSON."`
+	cli.LogFlags
+}
+
+func (codesCmd) Help() string {
+	return `Makes semantic IDs by residual k-means: level after level, items are grouped by what the levels before leave of
+their embeddings. Items with similar embeddings share their first codes.
+
+With an existing codebook only new items get codes. Codes of items that are gone stay taken.
+
+The report shows the error (what remains of the embeddings' variance), the use of each level's codes, and collisions.
+
+Examples:
+
+    grebe codes items.ndjson --embeddings items.npy --codebook shop.codes --out coded.ndjson
+    grebe codes items.ndjson -c grebe.yaml --model shop --codebook shop.codes --out coded.ndjson
+    grebe import coded.ndjson --server http://127.0.0.1:8080`
+}
+
+// Run makes the codes.
+func (c *codesCmd) Run(w *cli.World) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	m := &codebook.Make{
+		Items: c.Items, Out: c.Out, Codebook: c.Codebook, Fresh: c.Fresh, Levels: c.Levels,
+		Collisions: c.Collisions == "report", Threads: c.Threads,
+		Options: codes.Options{Sizes: c.Sizes, Seed: c.Seed, Balance: c.Balance, Step: c.step(w)},
+		Rows:    (&codebook.Embeddings{Path: c.Embeddings, Tensor: c.Tensor}).Rows,
+	}
+	if m.Threads == 0 {
+		m.Threads = runtime.GOMAXPROCS(0)
+	}
+	if c.Config != "" {
+		m.Rows = func(ctx context.Context, items *codebook.Items, places []int) ([]float32, int, error) {
+			return c.embed(w, items, places)
+		}
+	}
+	r, err := m.Run(w.Ctx)
+	if err != nil {
+		return err
+	}
+	return c.print(w, r)
+}
+
+func (c *codesCmd) check() error {
+	switch {
+	case c.Embeddings == "" && c.Config == "":
+		return cli.Usagef("give --embeddings FILE, or -c FILE to have a model compute embeddings")
+	case c.Tensor != "" && c.Embeddings == "":
+		return cli.Usagef("--tensor goes with --embeddings")
+	case c.Model != "" && c.Config == "":
+		return cli.Usagef("--model goes with -c")
+	case c.Levels > 0 && c.Sizes != nil && c.Levels != len(c.Sizes):
+		return cli.Usagef("--levels %d and --sizes of %d levels", c.Levels, len(c.Sizes))
+	}
+	return nil
+}
+
+// step prints progress.
+func (c *codesCmd) step(w *cli.World) func(codes.Progress) error {
+	log := c.Logger(w.Stderr)
+	return func(p codes.Progress) error {
+		log.Debug("codes", "level", p.Level, "pass", p.Pass, "rows", p.Rows, "error", p.Error)
+		return nil
+	}
+}
+
+// embed has a model compute the embeddings of items.
+func (c *codesCmd) embed(w *cli.World, items *codebook.Items, places []int) ([]float32, int, error) {
+	cfg, err := config.Load(config.Source{File: c.Config, Env: w.Env})
+	if err != nil {
+		return nil, 0, err
+	}
+	at := slices.IndexFunc(cfg.Models, func(m config.Model) bool { return m.Name == c.Model })
+	if c.Model == "" && len(cfg.Models) == 1 {
+		at = 0
+	}
+	if at < 0 {
+		return nil, 0, cli.Usagef("--model: %s has the models %s", c.Config, strings.Join(names(cfg.Models), ", "))
+	}
+	list, n := make([]*prompt.Item, 0, len(places)), 0
+	err = items.Each(w.Ctx, func(_ int, m *grebev1.Item) error {
+		if len(list) < len(places) && places[len(list)] == n {
+			list = append(list, catalog.Item(m))
+		}
+		n++
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	a, err := app.Load(w.Ctx, &cfg.Config, options(c.Logger(w.Stderr)))
+	if err != nil {
+		return nil, 0, err
+	}
+	defer a.Close()
+	bar := cli.NewBar(w, "items")
+	defer bar.End()
+	var m *serve.Model = &a.Models()[at]
+	rows, dims, err := index.Embed(w.Ctx, m, list, func(done int) { bar.Update(done, len(list)) })
+	if err != nil {
+		err = fmt.Errorf("model %s: %w", m.Name, err)
+	}
+	return rows, dims, err
+}
+
+func names(models []config.Model) (out []string) {
+	for _, m := range models {
+		out = append(out, m.Name)
+	}
+	return out
+}
+
+func (c *codesCmd) print(w *cli.World, r *codebook.Result) error {
+	if c.JSON {
+		return json.NewEncoder(w.Stdout).Encode(r)
+	}
+	fmt.Fprintf(w.Stdout, "%d items got codes, %d kept theirs", r.Added, r.Kept)
+	if r.Added > 0 {
+		fmt.Fprintf(w.Stdout, "; error %.4f of the embeddings' variance", r.Error)
+	}
+	fmt.Fprintln(w.Stdout)
+	t := tabwriter.NewWriter(w.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "level\tcodes\tused\teffective\tlargest")
+	for i, l := range r.Levels {
+		fmt.Fprintf(t, "%d\t%d\t%d\t%.0f\t%d\n", i+1, l.Size, l.Used, l.Effective, l.Largest)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if r.Moved > 0 {
+		fmt.Fprintf(w.Stdout, "%d items got the nearest free codes, because another item has their nearest ones\n", r.Moved)
+	}
+	if r.Shared > 0 {
+		fmt.Fprintf(w.Stdout, "%d items share their codes with others, at most %d the same\n", r.Shared, r.Most)
+	}
+	return nil
+}

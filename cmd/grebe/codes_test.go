@@ -1,0 +1,61 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"grebe/embed"
+	"grebe/internal/cli"
+)
+
+// Items get codes from a model and from a file, keep them when the command runs again, and can be imported.
+func TestCodes(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	var lines strings.Builder
+	header := "{'descr': '<f4', 'fortran_order': False, 'shape': (40, 2), }\n"
+	rows := []byte("\x93NUMPY\x01\x00" + string(rune(len(header))) + "\x00" + header)
+	for i := range 40 {
+		fmt.Fprintf(&lines, "{\"id\": \"i%d\", \"tokens\": [%d, %d]}\n", i, 5+i%7, 20+i)
+		rows = append(rows, embed.Bytes([]float32{float32(i % 7), float32(i)})...)
+	}
+	for name, data := range map[string][]byte{"items.ndjson": []byte(lines.String()), "e.npy": rows} {
+		if err := os.WriteFile(file(name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, from := range map[string][]string{
+		"model": {"-c", crashSite(t, 3)},
+		"file":  {"--embeddings", file("e.npy"), "--sizes", "8,8", "--seed", "3"},
+	} {
+		args := append([]string{"codes", file("items.ndjson"), "--codebook", file(name), "-o", file(name + ".ndjson"), "--json"}, from...)
+		for _, want := range [][2]int{{40, 0}, {0, 40}} {
+			out, errs, code := grebe(t, args...)
+			var got struct{ Added, Kept, Shared, Paths int }
+			if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.Done {
+				t.Fatalf("%s: exit code %d: %s%s", name, code, out, errs)
+			}
+			if got.Added != want[0] || got.Kept != want[1] || got.Shared != 0 || got.Paths != 40 {
+				t.Errorf("%s: %s, want %d items with codes added and %d kept", name, out, want[0], want[1])
+			}
+		}
+		if out, errs, code := grebe(t, "import", file(name+".ndjson"), "--kind", "items", "--data-dir", file("data-"+name)); code != cli.Done {
+			t.Errorf("import: exit code %d: %s%s", code, out, errs)
+		}
+	}
+	out, _, code := grebe(t, "codes", file("items.ndjson"), "--embeddings", file("e.npy"), "--codebook", file("table"))
+	if code != cli.Done || !strings.Contains(out, "40 items got codes, 0 kept theirs") || !strings.Contains(out, "effective") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	for _, args := range []string{
+		"", " --embeddings e.npy --model x", " -c x --tensor y", " --embeddings e.npy --levels 2 --sizes 4,4,4",
+	} {
+		if out, errs, code := grebe(t, strings.Fields("codes items.ndjson --codebook x"+args)...); code != cli.Misuse {
+			t.Errorf("%q: exit code %d: %s%s", args, code, out, errs)
+		}
+	}
+}
