@@ -24,6 +24,9 @@ const (
 	noiseBF16 = 1.7e-3
 	noiseF32  = 4.8e-6
 	noiseFP8  = 16 * noiseBF16 // e4m3 has four bits less
+	// Both sides round the input of an INT8 product, to steps of about 1/36 of its RMS (127 are the largest of
+	// a row). Values that differ by noiseF32 fall on two sides of a boundary so seldom that the RMS is √(noiseF32/36).
+	noiseINT8 = 3.7e-4
 
 	slackRMS = 2.5
 	slackMax = 10
@@ -46,6 +49,8 @@ func variance(dt compute.DType) float64 {
 		return noiseBF16 * noiseBF16
 	case compute.FP8:
 		return noiseFP8 * noiseFP8
+	case compute.INT8:
+		return noiseINT8 * noiseINT8
 	}
 	return noiseF32 * noiseF32
 }

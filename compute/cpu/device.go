@@ -94,6 +94,9 @@ func (l *linear) Out() int     { return l.w.Out() }
 func (l *linear) In() int      { return l.w.In() }
 func (l *linear) Bytes() int64 { return l.w.Bytes() }
 
+// Quantises makes the device a compute.Quantiser.
+func (d *device) Quantises() bool { return true }
+
 // check refuses tensors that are not matrices of the size they say.
 func check(parts ...compute.Tensor) error {
 	if len(parts) == 0 {
@@ -101,7 +104,8 @@ func check(parts ...compute.Tensor) error {
 	}
 	for i := range parts {
 		t := &parts[i]
-		if t.DType > compute.F16 || t.Rows < 1 || t.Cols < 1 || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
+		if t.DType > compute.F16 && t.DType != compute.INT8 || t.Rows < 1 || t.Cols < 1 ||
+			len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
 			return fmt.Errorf("cpu: tensor of %d×%d %s in %d bytes", t.Rows, t.Cols, t.DType, len(t.Data))
 		}
 	}
@@ -143,8 +147,8 @@ func (d *device) Vector(t compute.Tensor) (compute.Vector, error) {
 	if err := check(t); err != nil {
 		return nil, err
 	}
-	if t.Rows != 1 {
-		return nil, fmt.Errorf("cpu: vector of %d rows", t.Rows)
+	if t.Rows != 1 || t.DType == compute.INT8 {
+		return nil, fmt.Errorf("cpu: vector of %d rows of %v", t.Rows, t.DType)
 	}
 	v := make(vector, t.Cols)
 	t.Data = append(make([]byte, 0, len(t.Data)), t.Data...) // aligned
@@ -166,6 +170,9 @@ func (t *table) Bytes() int64 { return t.copy }
 func (d *device) Table(t compute.Tensor) (compute.Table, error) {
 	if err := check(t); err != nil {
 		return nil, err
+	}
+	if t.DType == compute.INT8 {
+		return nil, errors.New("cpu: table of int8")
 	}
 	if uintptr(unsafe.Pointer(&t.Data[0]))%uintptr(t.DType.Size()) == 0 {
 		return &table{t: t}, nil

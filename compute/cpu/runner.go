@@ -24,6 +24,17 @@ const (
 	keptRows = 16384
 )
 
+// formats are those that weights are packed in.
+var formats = [...]compute.DType{compute.F32, compute.BF16, compute.INT8}
+
+// slot returns the place of a format.
+func slot(dt compute.DType) int {
+	if dt == compute.INT8 {
+		return 2
+	}
+	return int(dt)
+}
+
 // runner holds the activations of one batch.
 type runner struct {
 	dev   *device
@@ -51,8 +62,8 @@ type runner struct {
 	sin    []float32
 	home   []home // where the K and V of a row go
 
-	in    [2]*gemm.Rows // input of a product, by the weights' format: normed x, or attention
-	inter [2]*gemm.Rows // silu(gate)·up, likewise
+	in    [len(formats)]*gemm.Rows // input of a product, by the slot of the weights' format: normed x, or attention
+	inter [len(formats)]*gemm.Rows // silu(gate)·up, likewise
 	att   *attend.Attention
 	work  [][]float32 // one row of scratch per worker
 
@@ -113,8 +124,7 @@ func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 		r.blocks = append(r.blocks, block)
 		*b.dst = offheap.Slice[float32](block.Bytes, maxRows*b.n)
 	}
-	for i := range r.in {
-		dt := compute.DType(i)
+	for i, dt := range formats {
 		r.in[i], r.inter[i] = gemm.NewRows(d.level, dt), gemm.NewRows(d.level, dt)
 	}
 	att, err := attend.New(s, d.level, d.team)
@@ -237,9 +247,9 @@ func (r *runner) trim() {
 	for _, b := range r.blocks {
 		b.Discard()
 	}
-	for i := range r.in {
+	for i, dt := range formats {
 		r.in[i].Free()
-		r.in[i] = gemm.NewRows(r.dev.level, compute.DType(i))
+		r.in[i] = gemm.NewRows(r.dev.level, dt)
 	}
 }
 
@@ -311,6 +321,15 @@ func (r *runner) ready(dst *gemm.Rows, count, k int) bool {
 	return true
 }
 
+// readyResults prepares dst for the results of a gated product.
+func (r *runner) readyResults(dst *gemm.Rows, count, k int) bool {
+	if err := dst.ResetResults(count, k); err != nil {
+		r.fail(fmt.Errorf("cpu: %w", err))
+		return false
+	}
+	return true
+}
+
 // values returns v's values; nil stays nil.
 func (r *runner) values(what string, v compute.Vector, n int) vector {
 	if v == nil {
@@ -327,7 +346,7 @@ func (r *runner) values(what string, v compute.Vector, n int) vector {
 // normed packs norm(x) of rows [from, from+count) as the input of a product with w; nil when there
 // is no memory for it.
 func (r *runner) normed(w *linear, gain vector, from, count int) *gemm.Rows {
-	in := r.in[w.dt]
+	in := r.in[slot(w.dt)]
 	if !r.ready(in, count, r.shape.Hidden) {
 		return nil
 	}
@@ -471,7 +490,7 @@ func (r *runner) Output(w *compute.AttentionWeights) {
 	}
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
-	in := r.in[m.dt]
+	in := r.in[slot(m.dt)]
 	if !r.ready(in, r.rows, s.Heads*s.HeadDim) {
 		return
 	}
@@ -495,8 +514,8 @@ func (r *runner) FFN(w *compute.FFNWeights) {
 	defer r.dev.mu.Unlock()
 	for from := 0; from < r.rows; from += ffnBlock {
 		n := min(ffnBlock, r.rows-from)
-		in, inter := r.normed(gu, gain, from, n), r.inter[down.dt]
-		if in == nil || !r.ready(inter, n, s.Inter) {
+		in, inter := r.normed(gu, gain, from, n), r.inter[slot(down.dt)]
+		if in == nil || !r.readyResults(inter, n, s.Inter) {
 			return
 		}
 		r.dev.mul.Gated(inter, in, gu.w, guBias)
@@ -572,7 +591,7 @@ func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, ou
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
 	r.placeUpTo(r.shape.Layers)
-	in := r.in[m.dt]
+	in := r.in[slot(m.dt)]
 	if !r.ready(in, len(rows), r.shape.Hidden) {
 		return r.err
 	}

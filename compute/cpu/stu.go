@@ -120,7 +120,7 @@ func (r *runner) UVQK(layer int, w *compute.STUWeights) {
 	}
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
-	in := r.in[m.dt]
+	in := r.in[slot(m.dt)]
 	if !r.ready(in, r.rows, s.Hidden) {
 		return
 	}
@@ -162,6 +162,9 @@ func (r *runner) Mix(w *compute.STUWeights) {
 		norms = s.Heads
 	}
 	m := r.weights("the output projection", w.Out, s.Hidden, 3*n)
+	if m != nil && m.dt == compute.INT8 {
+		r.fail(errors.New("cpu: the output projection of HSTU does not compute in int8"))
+	}
 	r.values("the norm of attention", w.OutNorm, norms)
 	r.values("the bias of attention's norm", w.OutNormBias, norms)
 	if r.err != nil {
@@ -171,7 +174,7 @@ func (r *runner) Mix(w *compute.STUWeights) {
 	defer r.dev.mu.Unlock()
 	r.stu.weights = w
 	for from := 0; from < r.rows; from += ffnBlock {
-		in, count := r.inter[m.dt], min(ffnBlock, r.rows-from)
+		in, count := r.inter[slot(m.dt)], min(ffnBlock, r.rows-from)
 		if !r.ready(in, count, 3*n) {
 			return
 		}

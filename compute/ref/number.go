@@ -14,6 +14,10 @@ func check(t compute.Tensor) error {
 	if t.DType > compute.F16 {
 		return fmt.Errorf("unknown format %v", t.DType)
 	}
+	return checkSize(t)
+}
+
+func checkSize(t compute.Tensor) error {
 	n := len(t.Data) / t.DType.Size()
 	// The division comes first so that hostile sizes cannot overflow the product.
 	if t.Rows < 1 || t.Cols < 1 || n/t.Rows != t.Cols || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {

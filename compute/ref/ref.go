@@ -2,9 +2,9 @@
 // one goroutine, dense attention with the mask written out. It is slow on purpose; every other
 // device is held against it by computetest, and models are tested on it.
 //
-// What is rounded is what the contract says is stored: weights of a BF16 matrix, K and V in chunks
-// (read back from there before use), and the float32 angle of the rotation. Activations are float64.
-// Rounding is to nearest, ties to even.
+// What is rounded is what the contract says is stored: weights of a BF16 matrix, weights and input of an INT8
+// one, K and V in chunks (read back from there before use), and the float32 angle of the rotation. Activations
+// are float64. Rounding is to nearest, ties to even.
 //
 // The race detector leaves out the loops that multiply and add (go:norace): most of the time of tests under it went there. They use
 // packed weights, which never change, and the runner's own numbers. Access to chunks, tables, batches and results is checked.
@@ -43,6 +43,7 @@ type linear struct {
 	out, in int
 	gated   bool
 	w       []float64
+	scales  []float32 // of the rows of INT8, whose integers w has
 }
 
 func (l *linear) Out() int     { return l.out }
@@ -70,7 +71,7 @@ func (d *device) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Line
 }
 
 func (d *device) pack(dt compute.DType, parts []compute.Tensor) (*linear, error) {
-	if dt != compute.F32 && dt != compute.BF16 {
+	if dt != compute.F32 && dt != compute.BF16 && dt != compute.INT8 {
 		return nil, fmt.Errorf("cannot compute in %v", dt)
 	}
 	if len(parts) == 0 {
@@ -78,7 +79,7 @@ func (d *device) pack(dt compute.DType, parts []compute.Tensor) (*linear, error)
 	}
 	l := &linear{dt: dt, in: parts[0].Cols}
 	for i, t := range parts {
-		if err := check(t); err != nil {
+		if err := checkMatrix(t, dt); err != nil {
 			return nil, fmt.Errorf("part %d: %w", i, err)
 		}
 		if t.Cols != l.in {
@@ -86,7 +87,11 @@ func (d *device) pack(dt compute.DType, parts []compute.Tensor) (*linear, error)
 		}
 		l.w = slices.Grow(l.w, t.Rows*t.Cols)
 		for row := range t.Rows {
-			l.w = append(l.w, values(t, row)...)
+			if dt == compute.INT8 {
+				l.appendIntegers(t, row)
+			} else {
+				l.w = append(l.w, values(t, row)...)
+			}
 		}
 		l.out += t.Rows
 	}
@@ -165,7 +170,7 @@ func checkShape(s *compute.Shape) error {
 //
 //go:norace
 func (d *device) operand(dt compute.DType, v float64) float64 {
-	if !d.coarse {
+	if !d.coarse || dt == compute.INT8 {
 		return v
 	}
 	high := toBF16(v)

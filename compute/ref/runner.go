@@ -270,6 +270,9 @@ func (r *runner) normed(gain vector, x []float64) []float64 {
 //
 //go:norace
 func (r *runner) product(m *linear, bias vector, x []float64) []float64 {
+	if m.dt == compute.INT8 {
+		return r.integerProduct(m, bias, x)
+	}
 	in := make([]float64, m.in)
 	for i := range in {
 		in[i] = r.dev.operand(m.dt, x[i])

@@ -143,6 +143,145 @@ fetched:
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0 // TILERELEASE
 	RET
 
+// func amxBytes32(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
+TEXT ·amxBytes32(SB), NOSPLIT, $0-104
+	MOVQ config+0(FP), AX
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00 // LDTILECFG (AX)
+	MOVQ panels+16(FP), R9
+	MOVQ a+24(FP), R10
+	MOVQ c+48(FP), DI
+	MOVQ add+56(FP), R11
+	MOVQ next+64(FP), R13
+	MOVQ lines4+72(FP), R12
+	MOVQ $128, SI
+	MOVQ $64, DX
+	MOVQ out+80(FP), R14
+	MOVQ outRows+96(FP), R15
+panel:
+	MOVQ R10, AX
+	MOVQ b+40(FP), BX
+	MOVQ steps+8(FP), CX
+	TESTQ R11, R11
+	JZ zero
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x04; BYTE $0x37 // TILELOADD 0(DI)(SI), TMM0
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x4c; BYTE $0x37; BYTE $0x40 // TILELOADD 64(DI)(SI), TMM1
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x94; BYTE $0x37; BYTE $0x00; BYTE $0x08; BYTE $0x00; BYTE $0x00 // TILELOADD 2048(DI)(SI), TMM2
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x9c; BYTE $0x37; BYTE $0x40; BYTE $0x08; BYTE $0x00; BYTE $0x00 // TILELOADD 2112(DI)(SI), TMM3
+	JMP loop
+zero:
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xc0 // TILEZERO TMM0
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xc8 // TILEZERO TMM1
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd0 // TILEZERO TMM2
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd8 // TILEZERO TMM3
+	PCALIGN $32
+loop:
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x13 // TILELOADD 0(BX)(DX), TMM6
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x79; BYTE $0x4b; BYTE $0x24; BYTE $0x10 // TILELOADDT1 0(AX)(DX), TMM4
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x4b; BYTE $0x5e; BYTE $0xc4 // TDPBSSD TMM6, TMM4, TMM0
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x79; BYTE $0x4b; BYTE $0xac; BYTE $0x10; BYTE $0x00; BYTE $0x04; BYTE $0x00; BYTE $0x00 // TILELOADDT1 1024(AX)(DX), TMM5
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x4b; BYTE $0x5e; BYTE $0xd5 // TDPBSSD TMM6, TMM5, TMM2
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0xbc; BYTE $0x13; BYTE $0x00; BYTE $0x04; BYTE $0x00; BYTE $0x00 // TILELOADD 1024(BX)(DX), TMM7
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x43; BYTE $0x5e; BYTE $0xcc // TDPBSSD TMM7, TMM4, TMM1
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x43; BYTE $0x5e; BYTE $0xdd // TDPBSSD TMM7, TMM5, TMM3
+	TESTQ R15, R15
+	JZ warmed
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x0e // PREFETCHW (R14)
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x4e; BYTE $0x40 // PREFETCHW 64(R14)
+	ADDQ outStride+88(FP), R14
+	DECQ R15
+warmed:
+	MOVQ R12, R8
+	TESTQ R8, R8
+	JZ fetched
+fetch:
+	PREFETCHT1 0(R13)
+	PREFETCHT1 64(R13)
+	PREFETCHT1 128(R13)
+	PREFETCHT1 192(R13)
+	ADDQ $256, R13
+	DECQ R8
+	JNZ fetch
+fetched:
+	ADDQ $2048, AX
+	ADDQ $2048, BX
+	DECQ CX
+	JNZ loop
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x04; BYTE $0x37 // TILESTORED TMM0, 0(DI)(SI)
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x4c; BYTE $0x37; BYTE $0x40 // TILESTORED TMM1, 64(DI)(SI)
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x94; BYTE $0x37; BYTE $0x00; BYTE $0x08; BYTE $0x00; BYTE $0x00 // TILESTORED TMM2, 2048(DI)(SI)
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x9c; BYTE $0x37; BYTE $0x40; BYTE $0x08; BYTE $0x00; BYTE $0x00 // TILESTORED TMM3, 2112(DI)(SI)
+	ADDQ aPanel+32(FP), R10
+	ADDQ $4096, DI
+	DECQ R9
+	JNZ panel
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0 // TILERELEASE
+	RET
+
+// func amxBytes16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
+TEXT ·amxBytes16(SB), NOSPLIT, $0-104
+	MOVQ config+0(FP), AX
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00 // LDTILECFG (AX)
+	MOVQ panels+16(FP), R9
+	MOVQ a+24(FP), R10
+	MOVQ c+48(FP), DI
+	MOVQ add+56(FP), R11
+	MOVQ next+64(FP), R13
+	MOVQ lines4+72(FP), R12
+	MOVQ $128, SI
+	MOVQ $64, DX
+	MOVQ out+80(FP), R14
+	MOVQ outRows+96(FP), R15
+panel:
+	MOVQ R10, AX
+	MOVQ b+40(FP), BX
+	MOVQ steps+8(FP), CX
+	TESTQ R11, R11
+	JZ zero
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x04; BYTE $0x37 // TILELOADD 0(DI)(SI), TMM0
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x4c; BYTE $0x37; BYTE $0x40 // TILELOADD 64(DI)(SI), TMM1
+	JMP loop
+zero:
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xc0 // TILEZERO TMM0
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xc8 // TILEZERO TMM1
+	PCALIGN $32
+loop:
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x13 // TILELOADD 0(BX)(DX), TMM6
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x79; BYTE $0x4b; BYTE $0x24; BYTE $0x10 // TILELOADDT1 0(AX)(DX), TMM4
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x4b; BYTE $0x5e; BYTE $0xc4 // TDPBSSD TMM6, TMM4, TMM0
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0xbc; BYTE $0x13; BYTE $0x00; BYTE $0x04; BYTE $0x00; BYTE $0x00 // TILELOADD 1024(BX)(DX), TMM7
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x43; BYTE $0x5e; BYTE $0xcc // TDPBSSD TMM7, TMM4, TMM1
+	TESTQ R15, R15
+	JZ warmed
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x0e // PREFETCHW (R14)
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x4e; BYTE $0x40 // PREFETCHW 64(R14)
+	ADDQ outStride+88(FP), R14
+	DECQ R15
+warmed:
+	MOVQ R12, R8
+	TESTQ R8, R8
+	JZ fetched
+fetch:
+	PREFETCHT1 0(R13)
+	PREFETCHT1 64(R13)
+	PREFETCHT1 128(R13)
+	PREFETCHT1 192(R13)
+	ADDQ $256, R13
+	DECQ R8
+	JNZ fetch
+fetched:
+	ADDQ $2048, AX
+	ADDQ $2048, BX
+	DECQ CX
+	JNZ loop
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x04; BYTE $0x37 // TILESTORED TMM0, 0(DI)(SI)
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x4c; BYTE $0x37; BYTE $0x40 // TILESTORED TMM1, 64(DI)(SI)
+	ADDQ aPanel+32(FP), R10
+	ADDQ $4096, DI
+	DECQ R9
+	JNZ panel
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0 // TILERELEASE
+	RET
+
 // func cvtRow(steps int, src, dst unsafe.Pointer)
 TEXT ·cvtRow(SB), NOSPLIT, $0-24
 	MOVQ steps+0(FP), CX

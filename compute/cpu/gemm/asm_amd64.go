@@ -16,6 +16,16 @@ func amxRows32(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPane
 //go:noescape
 func amxRows16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
 
+// amxBytes32 is amxRows32 for tiles of int8.
+//
+//go:noescape
+func amxBytes32(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
+
+// amxBytes16 is amxRows16 for tiles of int8.
+//
+//go:noescape
+func amxBytes16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
+
 // cvtRow rounds steps·32 floats of a row to bf16, written every 2 KiB: the row's place in each step's tiles.
 //
 //go:noescape
@@ -207,6 +217,114 @@ var bf16x512 = [...]fmaKernel{
 //go:noescape
 func packRows512(steps int, src, offsets, dst unsafe.Pointer)
 
+// int8x512r1 multiplies 1 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r2 multiplies 2 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r3 multiplies 3 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r4 multiplies 4 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r5 multiplies 5 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r6 multiplies 6 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r7 multiplies 7 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r7(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r8 multiplies 8 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r8(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r9 multiplies 9 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r9(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r10 multiplies 10 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r10(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r11 multiplies 11 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r11(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r12 multiplies 12 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r12(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r13 multiplies 13 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r13(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512r14 multiplies 14 packed rows by a block of an int8 panel.
+//
+//go:noescape
+func int8x512r14(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x512 holds the VNNI kernels of int8 panels by their rows.
+var int8x512 = [...]fmaKernel{
+	1:  int8x512r1,
+	2:  int8x512r2,
+	3:  int8x512r3,
+	4:  int8x512r4,
+	5:  int8x512r5,
+	6:  int8x512r6,
+	7:  int8x512r7,
+	8:  int8x512r8,
+	9:  int8x512r9,
+	10: int8x512r10,
+	11: int8x512r11,
+	12: int8x512r12,
+	13: int8x512r13,
+	14: int8x512r14,
+}
+
+// packBytes512 packs steps of bytes of rows whose offsets from src are given, 16 of them.
+//
+//go:noescape
+func packBytes512(steps int, src, offsets, dst unsafe.Pointer)
+
+// narrow512 rounds steps·64 floats times inverse to bytes; steps lie stride bytes apart. It sets sum to their sum.
+//
+//go:noescape
+func narrow512(steps int, src, inverse, dst unsafe.Pointer, stride int, sum unsafe.Pointer)
+
+// largest512 sets bits to those of the largest magnitude of blocks·16 floats.
+//
+//go:noescape
+func largest512(blocks int, src, bits unsafe.Pointer)
+
+// dequantise512 turns rows of 32 integer sums into floats, in place.
+//
+//go:noescape
+func dequantise512(rows int, sums, scales, of unsafe.Pointer)
+
 // f32x256r1 multiplies 1 rows by a block of half a float32 panel.
 //
 //go:noescape
@@ -266,6 +384,61 @@ func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, ad
 //
 //go:noescape
 func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x256r1 multiplies 1 rows by a block of half an int8 panel.
+//
+//go:noescape
+func int8x256r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x256r2 multiplies 2 rows by a block of half an int8 panel.
+//
+//go:noescape
+func int8x256r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x256r3 multiplies 3 rows by a block of half an int8 panel.
+//
+//go:noescape
+func int8x256r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x256r4 multiplies 4 rows by a block of half an int8 panel.
+//
+//go:noescape
+func int8x256r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x256r5 multiplies 5 rows by a block of half an int8 panel.
+//
+//go:noescape
+func int8x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// int8x256r6 multiplies 6 rows by a block of half an int8 panel.
+//
+//go:noescape
+func int8x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// narrow256 rounds steps·64 floats times inverse to 16 bits each; steps lie stride bytes apart. It sets sum to their sum.
+//
+//go:noescape
+func narrow256(steps int, src, inverse, dst unsafe.Pointer, stride int, sum unsafe.Pointer)
+
+// largest256 sets bits to those of the largest magnitude of blocks·16 floats.
+//
+//go:noescape
+func largest256(blocks int, src, bits unsafe.Pointer)
+
+// dequantise256 turns rows of 32 integer sums into floats, in place.
+//
+//go:noescape
+func dequantise256(rows int, sums, scales, of unsafe.Pointer)
+
+// int8x256 holds the AVX2 kernels of int8 panels by their rows.
+var int8x256 = [...]fmaKernel{
+	1: int8x256r1,
+	2: int8x256r2,
+	3: int8x256r3,
+	4: int8x256r4,
+	5: int8x256r5,
+	6: int8x256r6,
+}
 
 // f32x256 holds the AVX2 kernels of float32 panels by their rows.
 var f32x256 = [...]fmaKernel{

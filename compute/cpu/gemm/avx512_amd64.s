@@ -10960,7 +10960,7 @@ TEXT ·packRows512(SB), NOSPLIT, $0-32
 	MOVQ src+8(FP), SI
 	MOVQ offsets+16(FP), BX
 	MOVQ dst+24(FP), DI
-	ADDQ CX, CX
+	IMULQ $2, CX
 loop:
 	MOVQ 0(BX), AX
 	VMOVUPS (SI)(AX*1), Z0

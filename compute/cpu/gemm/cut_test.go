@@ -13,7 +13,7 @@ import (
 func TestCutAndClaim(t *testing.T) {
 	r := rand.New(rand.NewPCG(17, 17))
 	for _, level := range levels() {
-		for _, dt := range formats {
+		for _, dt := range allFormats {
 			k := kernelsFor(level, dt)
 			for range 200 {
 				m, pairs, steps, threads := 1+r.IntN(1500), 1+r.IntN(40), 1+r.IntN(150), 1+r.IntN(4)

@@ -2,9 +2,12 @@
 // follows the product (a bias, a sum, a gated activation) done on each piece while it is in the
 // cache. It knows nothing of models.
 //
-// Weights are packed once (Pack, PackGated) in bf16 or float32, Rows are packed by whoever computes
+// Weights are packed once (Pack, PackGated) in bf16, float32 or int8, Rows are packed by whoever computes
 // them, and a Multiplier runs products on a team. A level of the CPU is chosen when weights and rows
 // are made. Bf16 weights meet activations rounded to bf16 on AMX, and float32 activations elsewhere.
+//
+// Int8 weights have one scale per column of the product, and activations, quantised when they are packed, one per row.
+// Sums of their products are exact integers, at most maxInt8Depth of them, so they are equal on all levels.
 //
 // Same bits: a result is one chain of multiply-adds over k (AMX: over steps of 32 k), started from
 // zero and stored unrounded where a product is cut into blocks. So it depends on its row, its column
@@ -22,6 +25,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"grebe/compute"
 	"grebe/compute/cpu/internal/team"
 	"grebe/internal/offheap"
 )
@@ -172,7 +176,7 @@ func (m *Multiplier) fillRows(_, t int) {
 	p := &m.p
 	first, last := t*fillRows, min((t+1)*fillRows, p.dst.m)
 	from := 0 // values that are set already
-	if p.dst.tiles && p.dst.k >= stepDepth {
+	if p.dst.form == formTiles && p.dst.k >= stepDepth {
 		steps := p.dst.k / stepDepth
 		convertRows(last-first, steps, unsafe.Pointer(&p.out[first*p.stride]), p.stride*4, p.dst.at(first, 0))
 		from = steps * stepDepth
@@ -203,6 +207,10 @@ func (m *Multiplier) run(p product) {
 	if p.a.m == 0 {
 		return
 	}
+	var dst *Rows // quantised when all of its values are there
+	if p.op == opGated && p.dst.form.quantised() {
+		dst, p.dst = p.dst, p.dst.floats
+	}
 	p.k = p.w.kernels
 	p.cut = p.cutFor(m.team.Threads())
 	for len(m.taken) < p.blocks {
@@ -215,6 +223,9 @@ func (m *Multiplier) run(p product) {
 	m.p = p
 	m.team.Run(min(m.team.Threads(), p.blocks*p.groups), &m.job)
 	m.p = product{}
+	if dst != nil {
+		m.Fill(dst, dst.floats.values(), dst.floats.stride/4)
+	}
 	for i := range m.workers {
 		m.workers[i].rows.a = nil // their values may change before the next product
 	}
@@ -226,7 +237,7 @@ func (p *product) check() {
 	switch {
 	case a.k != w.k:
 		panic(fmt.Sprintf("gemm: rows of depth %d by weights of depth %d", a.k, w.k))
-	case a.tiles != w.kernels.tiles:
+	case a.form != w.kernels.form:
 		panic("gemm: rows made for another level or format than the weights")
 	case p.bias != nil && len(p.bias) != w.n:
 		panic(fmt.Sprintf("gemm: bias of %d for %d columns", len(p.bias), w.n))
@@ -234,6 +245,8 @@ func (p *product) check() {
 		panic("gemm: gated weights take a gated product and others none")
 	case p.op == opGated && (p.dst.m != a.m || p.dst.k != w.n/2):
 		panic(fmt.Sprintf("gemm: gated product %d×%d into rows %d×%d", a.m, w.n/2, p.dst.m, p.dst.k))
+	case p.op == opGated && p.dst.form.quantised() && !p.dst.results:
+		panic("gemm: gated product into quantised rows that have no room for results")
 	case p.op != opGated && a.m > 0 && (p.stride < w.n || len(p.out) < (a.m-1)*p.stride+w.n):
 		panic(fmt.Sprintf("gemm: product %d×%d into %d values, rows %d apart", a.m, w.n, len(p.out), p.stride))
 	}
@@ -372,6 +385,13 @@ func (p *product) direct(pt *part, pair int) {
 
 // finish runs the epilogue on a pair's sums.
 func (p *product) finish(w *worker, pair int) {
+	if p.w.format == compute.INT8 {
+		pt := &w.part
+		for i := range pt.sums {
+			scales := unsafe.Pointer(&p.w.scales[(2*pair+i)*panelCols])
+			p.k.dequantise(pt.rows, pt.sums[i], scales, unsafe.Pointer(&p.a.scales[pt.row]))
+		}
+	}
 	if p.op == opGated {
 		p.finishGated(w, pair)
 		return
@@ -391,7 +411,7 @@ func (p *product) finishGated(w *worker, pair int) {
 		copy(w.bias[panelCols:panelCols+n], p.bias[half+col:])
 	}
 	f := p.k.gated
-	if p.dst.tiles {
+	if p.dst.form == formTiles {
 		f = p.k.gatedBF16
 	}
 	for r := 0; r < pt.rows; {

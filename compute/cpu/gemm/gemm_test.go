@@ -22,7 +22,10 @@ func levels() (l []feature.Level) {
 	return l
 }
 
-var formats = []compute.DType{compute.F32, compute.BF16}
+var (
+	formats    = []compute.DType{compute.F32, compute.BF16}
+	allFormats = []compute.DType{compute.F32, compute.BF16, compute.INT8}
+)
 
 // matrix is a test matrix as float32 values, which tensor stores.
 type matrix struct {
@@ -126,7 +129,7 @@ func (e *env) packGated(gate, up compute.Tensor) *Weights {
 func (e *env) rows(m matrix) *Rows {
 	r := NewRows(e.level, e.dt)
 	e.t.Cleanup(r.Free)
-	if err := r.Reset(m.rows, m.cols); err != nil {
+	if err := r.ResetResults(m.rows, m.cols); err != nil {
 		e.t.Fatal(err)
 	}
 	e.mul.Fill(r, m.v, m.cols)
@@ -135,7 +138,7 @@ func (e *env) rows(m matrix) *Rows {
 
 // seen returns what the level's kernels see of activations.
 func (e *env) seen(m matrix) matrix {
-	if NewRows(e.level, e.dt).tiles {
+	if NewRows(e.level, e.dt).form == formTiles {
 		return m.as(compute.BF16)
 	}
 	return m
@@ -161,10 +164,13 @@ func unpack(r *Rows) matrix {
 	m := matrix{r.m, r.k, make([]float32, r.m*r.k)}
 	for i := range r.m {
 		for k := range r.k {
-			if r.tiles {
+			switch {
+			case r.form.quantised():
+				m.v[i*r.k+k] = float32(integer(r, i, k)) * r.scales[i].scale
+			case r.form == formTiles:
 				u := (*[stepDepth]uint16)(r.at(i, k/stepDepth))[k%stepDepth]
 				m.v[i*r.k+k] = math.Float32frombits(uint32(u) << 16)
-			} else {
+			default:
 				m.v[i*r.k+k] = (*[stepDepth]float32)(r.at(i, k/stepDepth))[k%stepDepth]
 			}
 		}
@@ -178,6 +184,10 @@ func near(got float32, want, tol float64) bool {
 }
 
 func eachLevel(t *testing.T, f func(t *testing.T, level feature.Level, dt compute.DType)) {
+	eachLevelOf(t, formats, f)
+}
+
+func eachLevelOf(t *testing.T, formats []compute.DType, f func(t *testing.T, level feature.Level, dt compute.DType)) {
 	for _, level := range levels() {
 		for _, dt := range formats {
 			t.Run(fmt.Sprintf("%v/%v", level, dt), func(t *testing.T) { f(t, level, dt) })
@@ -217,7 +227,7 @@ var problems = sync.OnceValue(func() (all []*problem) {
 
 // result is the product with one of the weights, as e's level sees the operands.
 func (p *problem) result(e *env, name string, w matrix) []float64 {
-	key := fmt.Sprint(name, e.dt, NewRows(e.level, e.dt).tiles)
+	key := fmt.Sprint(name, e.dt, NewRows(e.level, e.dt).form)
 	if p.results[key] == nil {
 		p.results[key] = reference(e.seen(p.a), w.as(e.dt))
 	}
@@ -287,7 +297,7 @@ func testGated(e *env, p *problem) {
 		e.t.Fatal(err)
 	}
 	tol, rel := p.tolerance(), 2e-6
-	if dst.tiles {
+	if dst.form == formTiles {
 		rel = 1.0 / 256
 	}
 	for _, b := range [][]float32{nil, p.bias.v} {
@@ -312,7 +322,13 @@ func testGated(e *env, p *problem) {
 // checkTails fails unless the padding of the rows' depth is zero.
 func checkTails(e *env, r *Rows) {
 	wide := *r
-	wide.k = r.steps * stepDepth
+	wide.k = r.steps * r.form.depth()
+	if r.form.quantised() { // the integers
+		wide.scales = make([]rowScale, r.m)
+		for i := range wide.scales {
+			wide.scales[i].scale = 1
+		}
+	}
 	all := unpack(&wide)
 	for i := range r.m {
 		for k, v := range all.row(i)[r.k:] {
@@ -325,7 +341,7 @@ func checkTails(e *env, r *Rows) {
 
 // A row's result must not depend on the other rows, its place, or the threads.
 func TestSameBits(t *testing.T) {
-	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
+	eachLevelOf(t, allFormats, func(t *testing.T, level feature.Level, dt compute.DType) {
 		r := rand.New(rand.NewPCG(7, 7))
 		const n, k, most = 75, 2101, 24 // k is cut on every level
 		a, w := random(r, most, k, 1), random(r, n, k, 0.1)
@@ -366,7 +382,7 @@ func TestSameBits(t *testing.T) {
 // A column has the same bits in a whole pair of panels, which kernels may write themselves, and in a
 // ragged one, which an epilogue writes.
 func TestSameBitsInRaggedPanels(t *testing.T) {
-	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
+	eachLevelOf(t, allFormats, func(t *testing.T, level feature.Level, dt compute.DType) {
 		r := rand.New(rand.NewPCG(17, 17))
 		const whole, ragged = 2 * panelCols, panelCols + 9
 		for _, size := range [][2]int{{13, 70}, {9, 2101}} { // k whole and cut
@@ -391,7 +407,7 @@ func TestSameBitsInRaggedPanels(t *testing.T) {
 	})
 }
 
-func sameRow(t *testing.T, what string, got, want []float32, m, place int) {
+func sameRow(t testing.TB, what string, got, want []float32, m, place int) {
 	t.Helper()
 	for j := range want {
 		if math.Float32bits(got[j]) != math.Float32bits(want[j]) {
@@ -519,7 +535,7 @@ func TestBorrow(t *testing.T) {
 			t.Error("borrowed rows that need padding")
 		}
 		if !rows.Borrow(wide.v, stride, m, k) {
-			if !rows.tiles {
+			if rows.form == formFloats {
 				t.Error("float32 rows could not be borrowed")
 			}
 			return
@@ -530,7 +546,7 @@ func TestBorrow(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
+	eachLevelOf(t, allFormats, func(t *testing.T, level feature.Level, dt compute.DType) {
 		e := newEnv(t, level, dt, 2)
 		r := rand.New(rand.NewPCG(9, 9))
 		const m, n, k = 20, 70, 100

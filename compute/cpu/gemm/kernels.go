@@ -9,7 +9,9 @@ import (
 
 // kernels is what one level does for one format of weights, and the cut that suits it.
 type kernels struct {
-	tiles     bool    // rows are tiles of bf16
+	form      form    // of rows
+	unsigned  bool    // int8 weights are stored 128 higher
+	pairs     bool    // int8 weights are stored by pairs of k, not by fours
 	direct    bool    // block takes results to the output itself where a part says so
 	panelRows int     // rows that a kernel holds in registers
 	blockRows int     // rows of a block at most: blockRows × outer stays in L2
@@ -24,6 +26,13 @@ type kernels struct {
 	add       func(rows int, sums, bias, dst unsafe.Pointer, stride int)
 	gated     func(rows int, gate, up, bias, dst unsafe.Pointer, stride int)
 	gatedBF16 func(rows int, gate, up, bias, dst unsafe.Pointer, stride int)
+
+	// For int8 only. dequantise makes a panel's integer sums floats, in place; scales has those of its columns, rows
+	// those of its rows. largest sets most to the bits of the largest magnitude of 16·blocks values; narrow
+	// sets 64·steps values to src·inverse, rounded, and sum to their sum.
+	dequantise func(rows int, sums, scales, of unsafe.Pointer)
+	largest    func(blocks int, src, most unsafe.Pointer)
+	narrow     func(steps int, src, inverse, dst unsafe.Pointer, stride int, sum unsafe.Pointer)
 }
 
 // Best returns the highest level that this machine can run.
@@ -37,8 +46,11 @@ func kernelsFor(level feature.Level, dt compute.DType) *kernels {
 	if k := assembly(level, dt); k != nil {
 		return k
 	}
-	if dt == compute.F32 {
+	switch dt {
+	case compute.F32:
 		return &plainF32
+	case compute.INT8:
+		return &plainInt8
 	}
 	return &plainBF16
 }

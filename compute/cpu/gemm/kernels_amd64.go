@@ -16,8 +16,9 @@ type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer
 
 var (
 	amxBF16 = kernels{
-		tiles: true, panelRows: tileRows, blockRows: 256, leastRows: 256, outer: 64, inner: 64, reload: 1,
-		block: amxBlock, store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
+		form: formTiles, panelRows: tileRows, blockRows: 256, leastRows: 256, outer: 64, inner: 64, reload: 1,
+		block: func(pt *part) { amxBlock(pt, amxRows32, amxRows16) }, store: store512, add: add512, gated: gated512,
+		gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
 		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 48, inner: 48, reload: 0.3,
@@ -41,8 +42,35 @@ var (
 	}
 )
 
+// The kernels of int8.
+var (
+	amxInt8 = kernels{
+		form: formByteTiles, panelRows: tileRows, blockRows: 256, leastRows: 256, outer: 64, inner: 64, reload: 1,
+		block: func(pt *part) { amxBlock(pt, amxBytes32, amxBytes16) },
+		store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
+		dequantise: dequantise512, largest: largest512, narrow: narrow512,
+	}
+	vnniInt8 = kernels{
+		form: formBytes, unsigned: true,
+		pack: packBytes512, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 96, inner: 96, reload: 0.3,
+		block: func(pt *part) { fmaBlock(pt, int8x512[:], 8) },
+		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
+		dequantise: dequantise512, largest: largest512, narrow: narrow512,
+	}
+	avx2Int8 = kernels{
+		form: formWords, pairs: true,
+		panelRows: 6, blockRows: 258, leastRows: 258, outer: 32, inner: 16, reload: 0.15,
+		block: func(pt *part) { fmaHalves(pt, int8x256[:], 1024, 8) },
+		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
+		dequantise: dequantise256, largest: largest256, narrow: narrow256,
+	}
+)
+
 // assembly returns the kernels of a level that the machine can run, or nil for plain ones.
 func assembly(level feature.Level, dt compute.DType) *kernels {
+	if dt == compute.INT8 {
+		return assemblyInt8(level)
+	}
 	switch {
 	case level >= feature.AMX && dt == compute.BF16:
 		return &amxBF16
@@ -54,6 +82,18 @@ func assembly(level feature.Level, dt compute.DType) *kernels {
 		return &avx2BF16
 	case level == feature.AVX2:
 		return &avx2F32
+	}
+	return nil
+}
+
+func assemblyInt8(level feature.Level) *kernels {
+	switch {
+	case level >= feature.AMX && feature.Int8Tiles():
+		return &amxInt8
+	case level >= feature.AVX512 && feature.VNNI():
+		return &vnniInt8
+	case level >= feature.AVX2:
+		return &avx2Int8
 	}
 	return nil
 }
@@ -78,13 +118,18 @@ var tileConfigs = func() (t [tileRows + 1][64]byte) {
 	return t
 }()
 
+// amxKernel multiplies panels of tiles by a block of a weight panel.
+type amxKernel func(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer,
+	add int,
+	next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
+
 // amxBlock multiplies by one panel after the other; each fetches the weights of the one after it.
-func amxBlock(pt *part) {
-	amxPanel(pt, 0, pt.b[1])
-	amxPanel(pt, 1, pt.next[0])
+func amxBlock(pt *part, rows32, rows16 amxKernel) {
+	amxPanel(pt, 0, pt.b[1], rows32, rows16)
+	amxPanel(pt, 1, pt.next[0], rows32, rows16)
 }
 
-func amxPanel(pt *part, i int, next unsafe.Pointer) {
+func amxPanel(pt *part, i int, next unsafe.Pointer, rows32, rows16 amxKernel) {
 	panels := (pt.rows + tileRows - 1) / tileRows
 	full, rest := pt.rows/tileRows, pt.rows%tileRows
 	lines4, outRows := 0, 0
@@ -96,7 +141,8 @@ func amxPanel(pt *part, i int, next unsafe.Pointer) {
 	}
 	a, b, sums := pt.a.at(pt.row, pt.step), pt.b[i], pt.sums[i]
 	if full > 0 {
-		amxRows32(unsafe.Pointer(&tileConfigs[tileRows]), pt.steps, full, a, pt.a.stride, b, sums, pt.add, next, lines4, pt.out[i], pt.outStride, outRows)
+		rows32(unsafe.Pointer(&tileConfigs[tileRows]), pt.steps, full, a, pt.a.stride, b, sums, pt.add, next,
+			lines4, pt.out[i], pt.outStride, outRows)
 	}
 	if rest == 0 {
 		return
@@ -107,9 +153,9 @@ func amxPanel(pt *part, i int, next unsafe.Pointer) {
 	}
 	config := unsafe.Pointer(&tileConfigs[rest])
 	if rest > 16 {
-		amxRows32(config, pt.steps, 1, a, 0, b, sums, pt.add, next, lines4, nil, 0, 0)
+		rows32(config, pt.steps, 1, a, 0, b, sums, pt.add, next, lines4, nil, 0, 0)
 	} else {
-		amxRows16(config, pt.steps, 1, a, 0, b, sums, pt.add, next, lines4, nil, 0, 0)
+		rows16(config, pt.steps, 1, a, 0, b, sums, pt.add, next, lines4, nil, 0, 0)
 	}
 }
 

@@ -3,8 +3,8 @@ package gemm
 import "unsafe"
 
 // packed holds rows of a block, packed for kernels that read them many times: in panels of at most
-// 14 rows of nearly equal height, the k-th values of all rows of a panel in one line of the cache.
-// Panels are cut into pieces of some steps of k, and the pieces of all panels that a block of the
+// 14 rows of nearly equal height, the k-th values of all rows of a panel (of int8: fours of values) in one
+// line of the cache. Panels are cut into pieces of some steps of k, and the pieces of all panels that a block of the
 // product reads lie together. It is the memory of one worker.
 type packed struct {
 	base        unsafe.Pointer
@@ -12,6 +12,7 @@ type packed struct {
 	row, rows   int
 	first, last int // steps
 	piece       int // steps
+	step        int // bytes of a step of a panel
 	offsets     [16]int
 }
 
@@ -35,7 +36,7 @@ func (p *packed) at(q, step int) unsafe.Pointer {
 	step -= p.first
 	start := step / p.piece * p.piece
 	length := min(p.piece, p.last-p.first-start)
-	return unsafe.Add(p.base, (start*packedPanels(p.rows)+q*length+step-start)*packedStep)
+	return unsafe.Add(p.base, (start*packedPanels(p.rows)+q*length+step-start)*p.step)
 }
 
 // hold packs rows of a from a step on, unless it holds that step of them: all steps that there is room
@@ -45,7 +46,8 @@ func (p *packed) hold(pack func(steps int, src, offsets, dst unsafe.Pointer), a 
 		return
 	}
 	last := min(a.steps, step+maxPackedSteps/piece*piece)
-	*p = packed{base: p.base, a: a, row: row, rows: rows, first: step, last: last, piece: piece}
+	*p = packed{base: p.base, a: a, row: row, rows: rows, first: step, last: last, piece: piece,
+		step: a.form.stepBytes() / 4 * 64}
 	panels := packedPanels(rows)
 	for s := step; s < last; s += piece {
 		for q := range panels {

@@ -16,7 +16,8 @@ import (
 // padded with zeros to pairs of panels and steps of 32 k.
 //
 // Bf16: per step two tiles of 16 columns, each [16 pairs of k][16 columns][2], on every level.
-// Float32: [k][32 columns]. Gated weights alternate panels of gate and up.
+// Float32: [k][32 columns]. Int8: steps of 64 k, two tiles of 16 columns, each [fours of k][16 columns][4], or by pairs
+// of k where a level wants them so. Gated weights alternate panels of gate and up.
 type Weights struct {
 	format  compute.DType
 	n, k    int
@@ -25,9 +26,10 @@ type Weights struct {
 	gated   bool
 	kernels *kernels
 	block   *offheap.Block
+	scales  []float32 // of int8: one per column of each panel
 }
 
-// Pack packs the rows of parts, one after the other, as format dt (BF16 or F32) for level. The
+// Pack packs the rows of parts, one after the other, as format dt (BF16, F32 or INT8) for level. The
 // owner MUST Free the weights.
 func Pack(tm *team.Team, level feature.Level, dt compute.DType, parts ...compute.Tensor) (*Weights, error) {
 	w := &Weights{format: dt}
@@ -69,12 +71,12 @@ func (w *Weights) Out() int { return w.n }
 func (w *Weights) In() int { return w.k }
 
 // Bytes returns the memory that the weights hold.
-func (w *Weights) Bytes() int64 { return int64(len(w.block.Bytes)) }
+func (w *Weights) Bytes() int64 { return int64(len(w.block.Bytes) + 4*len(w.scales)) }
 
 // Free releases the memory.
 func (w *Weights) Free() { w.block.Free() }
 
-func (w *Weights) stepBytes() int { return panelCols * stepDepth * w.format.Size() }
+func (w *Weights) stepBytes() int { return panelCols * w.kernels.form.depth() * w.format.Size() }
 
 // at returns the address of a step of a panel.
 func (w *Weights) at(panel, step int) unsafe.Pointer {
@@ -87,8 +89,8 @@ func (w *Weights) pair(pair, step int) [2]unsafe.Pointer {
 }
 
 func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tensor, source func(int, *[panelCols]sourceRow)) (*Weights, error) {
-	if w.format != compute.BF16 && w.format != compute.F32 {
-		return nil, fmt.Errorf("gemm: pack weights as %v: want bf16 or f32", w.format)
+	if w.format != compute.BF16 && w.format != compute.F32 && w.format != compute.INT8 {
+		return nil, fmt.Errorf("gemm: pack weights as %v: want bf16, f32 or int8", w.format)
 	}
 	for i := range parts {
 		t := &parts[i]
@@ -101,15 +103,27 @@ func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tenso
 		if want := t.Rows * t.Cols * t.DType.Size(); len(t.Data) < want {
 			return nil, fmt.Errorf("gemm: part %d has %d bytes, want %d", i, len(t.Data), want)
 		}
+		if t.DType == compute.INT8 && (w.format != compute.INT8 || len(t.Scales) != t.Rows) {
+			return nil, fmt.Errorf("gemm: part %d is %v with %d scales for %d rows, packed as %v", i, t.DType,
+				len(t.Scales), t.Rows, w.format)
+		}
 	}
 	if w.n == 0 || w.k == 0 {
 		return nil, fmt.Errorf("gemm: pack weights %d×%d: nothing to pack", w.n, w.k)
 	}
+	if w.format == compute.INT8 && w.k > maxInt8Depth {
+		return nil, fmt.Errorf("gemm: pack weights of depth %d as int8: sums hold %d products at most", w.k,
+			maxInt8Depth)
+	}
 	w.kernels = kernelsFor(level, w.format)
-	w.steps = (w.k + stepDepth - 1) / stepDepth
+	depth := w.kernels.form.depth()
+	w.steps = (w.k + depth - 1) / depth
 	var err error
 	if w.block, err = alloc(w.panels * w.steps * w.stepBytes()); err != nil {
 		return nil, fmt.Errorf("gemm: pack weights %d×%d: %w", w.n, w.k, err)
+	}
+	if w.format == compute.INT8 {
+		w.scales = make([]float32, w.panels*panelCols)
 	}
 	job := &team.Job{Do: func(_, panel int) {
 		var rows [panelCols]sourceRow
@@ -124,6 +138,7 @@ func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tenso
 type sourceRow struct {
 	dtype compute.DType
 	data  []byte
+	scale float32 // of INT8
 }
 
 func rowOf(parts []compute.Tensor, n int) sourceRow {
@@ -131,7 +146,11 @@ func rowOf(parts []compute.Tensor, n int) sourceRow {
 		t := &parts[i]
 		if n < t.Rows {
 			size := t.Cols * t.DType.Size()
-			return sourceRow{t.DType, t.Data[n*size : (n+1)*size]}
+			r := sourceRow{dtype: t.DType, data: t.Data[n*size : (n+1)*size]}
+			if t.DType == compute.INT8 {
+				r.scale = t.Scales[n]
+			}
+			return r
 		}
 		n -= t.Rows
 	}
@@ -139,6 +158,10 @@ func rowOf(parts []compute.Tensor, n int) sourceRow {
 }
 
 func (w *Weights) packPanel(panel int, rows *[panelCols]sourceRow) {
+	if w.format == compute.INT8 {
+		w.packInt8(panel, rows)
+		return
+	}
 	for s := range w.steps {
 		dst := w.at(panel, s)
 		n := min(stepDepth, w.k-s*stepDepth)

@@ -2,19 +2,22 @@ package main
 
 import "grebe/compute/cpu/internal/asmgen"
 
-// amxFile writes the products of bf16 tiles and the conversion of activations to bf16.
+// amxFile writes the products of bf16 and int8 tiles and the conversion of activations to bf16.
 //
-// A 2×2 block of result tiles stays in registers; per 32-deep step two tiles of rows and two of
+// A 2×2 block of result tiles stays in registers; per step of 64 bytes two tiles of rows and two of
 // weights are loaded, the rows with the hint that they are not used again soon. Meanwhile the block
 // of weights that comes next is fetched into L2, and the lines of the output that the sums go to.
 func amxFile(g *generator) {
-	amxKernel(g, "amxRows32", "multiplies panels of up to 32 rows (17 or more in the last) by a block of a weight panel.", true)
-	amxKernel(g, "amxRows16", "multiplies up to 16 rows by a block of a weight panel.", false)
+	amxKernel(g, "amxRows32",
+		"multiplies panels of up to 32 rows (17 or more in the last) by a block of a weight panel.", true, g.TileDot)
+	amxKernel(g, "amxRows16", "multiplies up to 16 rows by a block of a weight panel.", false, g.TileDot)
+	amxKernel(g, "amxBytes32", "is amxRows32 for tiles of int8.", true, g.TileDotInt8)
+	amxKernel(g, "amxBytes16", "is amxRows16 for tiles of int8.", false, g.TileDotInt8)
 	cvtRow(g)
 	cvtRows(g)
 }
 
-func amxKernel(g *generator, name, comment string, both bool) {
+func amxKernel(g *generator, name, comment string, both bool, dot func(c, x, y int)) {
 	g.function(name, comment,
 		"config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int", 13)
 	g.P("\tMOVQ config+0(FP), AX")
@@ -38,15 +41,15 @@ func amxKernel(g *generator, name, comment string, both bool) {
 	g.P("\tPCALIGN $32\nloop:")
 	g.TileLoad(6, asmgen.BX, asmgen.DX, 0)
 	g.TileLoadStream(4, asmgen.AX, asmgen.DX, 0)
-	g.TileDot(0, 4, 6)
+	dot(0, 4, 6)
 	if both {
 		g.TileLoadStream(5, asmgen.AX, asmgen.DX, 1024)
-		g.TileDot(2, 5, 6)
+		dot(2, 5, 6)
 	}
 	g.TileLoad(7, asmgen.BX, asmgen.DX, 1024)
-	g.TileDot(1, 4, 7)
+	dot(1, 4, 7)
 	if both {
-		g.TileDot(3, 5, 7)
+		dot(3, 5, 7)
 	}
 	g.P("\tTESTQ R15, R15\n\tJZ warmed")
 	g.Bytes("PREFETCHW (R14)", []byte{0x41, 0x0F, 0x0D, 0x0E})

@@ -29,6 +29,16 @@ func avx2File(g *generator) {
 		g.function(fmt.Sprintf("bf16x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a bf16 panel.", i), fmaArgs, fmaArgCount)
 		fma256(g, i, true)
 	}
+	for i := 1; i <= fmaRows; i++ {
+		g.function(fmt.Sprintf("int8x256r%d", i),
+			fmt.Sprintf("multiplies %d rows by a block of half an int8 panel.", i), fmaArgs, fmaArgCount)
+		madd256(g, i)
+	}
+	narrow256(g)
+	largest256(g)
+	dequantise(g, false)
+	table(g.decls, "int8x256", "holds the AVX2 kernels of int8 panels by their rows.", "fmaKernel", "int8x256r",
+		fmaRows)
 	table(g.decls, "f32x256", "holds the AVX2 kernels of float32 panels by their rows.", "fmaKernel", "f32x256r", fmaRows)
 	table(g.decls, "bf16x256", "holds the AVX2 kernels of bf16 panels by their rows.", "fmaKernel", "bf16x256r", fmaRows)
 }

@@ -27,7 +27,7 @@ func avx512File(g *generator) {
 	table(g.decls, "f32x512", "holds the AVX-512 kernels of float32 panels by their rows.", "fmaKernel", "f32x512r", packedRows)
 	table(g.decls, "bf16x512", "holds the AVX-512 kernels of bf16 panels by their rows.", "fmaKernel", "bf16x512r", packedRows)
 	g.function("packRows512", "packs steps of rows whose offsets from src are given, 16 of them.", "steps int, src, offsets, dst unsafe.Pointer", 4)
-	packRows512(g)
+	packRows512(g, 2)
 }
 
 func fma512(g *generator, rows int, bf16 bool) {
@@ -96,10 +96,10 @@ func multiply512(g *generator, rows, i int, from string, value, weights int) {
 	}
 }
 
-// packRows512 transposes 16 values of 16 rows at a time.
-func packRows512(g *generator) {
+// packRows512 transposes 16 values of 16 rows at a time, turns times per step.
+func packRows512(g *generator, turns int) {
 	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ src+8(FP), SI\n\tMOVQ offsets+16(FP), BX\n\tMOVQ dst+24(FP), DI")
-	g.P("\tADDQ CX, CX\nloop:")
+	g.P("\tIMULQ $%d, CX\nloop:", turns)
 	for i := range 16 {
 		g.P("\tMOVQ %d(BX), AX\n\tVMOVUPS (SI)(AX*1), Z%d", 8*i, i)
 	}

@@ -43,6 +43,7 @@ func main() {
 	}{
 		{"amx_amd64.s", amxFile},
 		{"avx512_amd64.s", avx512File},
+		{"vnni_amd64.s", vnniFile},
 		{"avx2_amd64.s", avx2File},
 		{"epilogue_amd64.s", epilogueFile},
 	}

@@ -95,6 +95,12 @@ func (b *Buf) TileDot(c, x, y int) {
 		[]byte{0xC4, 0xE2, byte(^y&15)<<3 | 2, 0x5C, 0xC0 | byte(c<<3) | byte(x)})
 }
 
+// TileDotInt8 adds the product of tiles of signed bytes x (rows) and y (fours of rows, interleaved) to tile c of int32.
+func (b *Buf) TileDotInt8(c, x, y int) {
+	b.Bytes(fmt.Sprintf("TDPBSSD TMM%d, TMM%d, TMM%d", y, x, c),
+		[]byte{0xC4, 0xE2, byte(^y&15)<<3 | 3, 0x5E, 0xC0 | byte(c<<3) | byte(x)})
+}
+
 // TileConfig loads the tile configuration of 64 bytes at (AX).
 func (b *Buf) TileConfig() { b.Bytes("LDTILECFG (AX)", []byte{0xC4, 0xE2, 0x78, 0x49, 0x00}) }
 

@@ -37,13 +37,15 @@ var instructions = map[string]*regexp.Regexp{
 	"F16C": regexp.MustCompile(`\bVCVTP(H2PS|S2PH)\b`),
 	"BMI2": regexp.MustCompile(`\b(BZHI|MULX|RORX|SARX|SHLX|SHRX|PDEP|PEXT)[LQ]\b`),
 	"BMI1": regexp.MustCompile(`\b(TZCNT|ANDN|BLSR|BLSI|BLSMSK|BEXTR)[LQ]\b`),
+	"VNNI": regexp.MustCompile(`\bVPDP(BUSD|WSSD)S?\b`),
 	"VBMI": regexp.MustCompile(`\bVPERM(B|I2B|T2B)\b`),
 }
 
 // TestKernelsUseWhatIsAskedFor: the assembly of the level AVX2 uses no instruction of BMI, and no level's uses sets that detection
 // does not ask for.
 func TestKernelsUseWhatIsAskedFor(t *testing.T) {
-	allowed := map[string][]string{"avx2_amd64.s": {"F16C"}, "avx512_amd64.s": {"F16C", "BMI2"}, "amx_amd64.s": {"F16C", "BMI2"}, "epilogue_amd64.s": {"F16C", "BMI2"}}
+	allowed := map[string][]string{"avx2_amd64.s": {"F16C"}, "avx512_amd64.s": {"F16C", "BMI2"},
+		"amx_amd64.s": {"F16C", "BMI2"}, "vnni_amd64.s": {"VNNI"}, "epilogue_amd64.s": {"F16C", "BMI2"}}
 	files, err := filepath.Glob("../../*/*_amd64.s")
 	if err != nil || len(files) < 6 {
 		t.Fatalf("%d files: %v", len(files), err)

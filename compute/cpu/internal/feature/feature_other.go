@@ -3,3 +3,7 @@
 package feature
 
 func best() Level { return Plain }
+
+func vnni() bool { return false }
+
+func int8Tiles() bool { return false }
