@@ -22,6 +22,8 @@ type Fleet interface {
 	// Drain marks a node so that no process sends it new requests, or removes the mark. The mark lies in the
 	// coordinator, so it outlives all processes.
 	Drain(ctx context.Context, node string, drained bool) error
+	// Leave makes other processes send this one no new requests, until it is started again.
+	Leave()
 }
 
 // nodes is the path of the nodes of a cluster.
@@ -29,7 +31,9 @@ const nodes = "/v1/cluster/nodes/"
 
 // nodeVerbs are the routes /v1/cluster/nodes/{id}:verb. They are open: an operator drains nodes that have too much to
 // do.
-var nodeVerbs = map[string]*route{":drain": drainRoute(true), ":undrain": drainRoute(false)}
+var nodeVerbs = map[string]*route{":drain": drainRoute(true), ":undrain": drainRoute(false), ":leave": {
+	op: "cluster", role: guard.Admin, open: true, methods: map[string]handler{
+		"POST": func(s *Server, _ *http.Request, id string) (reply, error) { return s.leave(id) }}}}
 
 func drainRoute(drained bool) *route {
 	return &route{op: "cluster", role: guard.Admin, open: true, methods: map[string]handler{
@@ -78,6 +82,21 @@ func (s *Server) drain(ctx context.Context, id string, drained bool) (reply, err
 		return reply{}, err
 	}
 	return reply{}, serve.Errorf(serve.Unavailable, "", "the mark of node %s cannot be written: %v", serve.Quoted(id), err)
+}
+
+// leave prepares this process for its end: it is not ready, and other members send it nothing new. It answers requests
+// that come all the same.
+func (s *Server) leave(id string) (reply, error) {
+	if s.cfg.Fleet == nil {
+		return reply{}, errNoCluster()
+	}
+	if self := s.cfg.Fleet.Status().Self; id != self {
+		return reply{}, serve.Errorf(serve.Conflict, "", "this is node %s: ask node %s itself to leave, or drain it",
+			serve.Quoted(self), serve.Quoted(id))
+	}
+	s.setState(draining)
+	s.cfg.Fleet.Leave()
+	return clusterReply(s.cfg.Fleet.Status())
 }
 
 func clusterReply(c *status.Cluster) (reply, error) {

@@ -16,6 +16,7 @@ import (
 type trio struct {
 	mu      sync.Mutex
 	drained map[string]bool
+	left    bool
 	away    error // of the coordinator
 }
 
@@ -39,6 +40,32 @@ func (f *trio) Drain(ctx context.Context, node string, drained bool) error {
 	}
 	f.drained[node] = drained
 	return nil
+}
+
+func (f *trio) Leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left = true
+}
+
+// A process that leaves is not ready, and answers requests all the same. It takes no other process out.
+func TestLeave(t *testing.T) {
+	f := newTrio()
+	w := newWorld(t, func(c *setup) { c.Fleet = f })
+	wantError(t, w.ask("POST", "/v1/cluster/nodes/n2:leave", ""), http.StatusConflict, "conflict", "")
+	if rec := w.ask("GET", "/v2/health/ready", ""); rec.Code != http.StatusOK || f.left {
+		t.Fatalf("after another node was asked to leave: %d %s", rec.Code, rec.Body)
+	}
+	if rec := w.ask("POST", "/v1/cluster/nodes/n1:leave", ""); rec.Code != http.StatusOK || !f.left {
+		t.Fatalf("%d %s", rec.Code, rec.Body)
+	}
+	wantError(t, w.ask("GET", "/v2/health/ready", ""), http.StatusServiceUnavailable, "unavailable", "")
+	if rec := w.ask("GET", "/v2/health/live", ""); rec.Code != http.StatusOK {
+		t.Errorf("it is not live: %d", rec.Code)
+	}
+	if rec := w.ask("GET", "/v1/models", ""); rec.Code != http.StatusOK {
+		t.Errorf("it does not answer: %d %s", rec.Code, rec.Body)
+	}
 }
 
 func TestNoCluster(t *testing.T) {
@@ -112,6 +139,7 @@ func TestClusterNeedsAdmin(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Guard, c.Fleet = g, newTrio() })
 	for _, call := range [][2]string{
 		{"GET", "/v1/cluster"}, {"POST", "/v1/cluster/nodes/n2:drain"}, {"POST", "/v1/cluster/nodes/n2:undrain"},
+		{"POST", "/v1/cluster/nodes/n1:leave"},
 	} {
 		for role, want := range map[guard.Role]int{guard.Serve: 403, guard.Catalog: 403, guard.Admin: 200} {
 			if rec := w.ask(call[0], call[1], "", "Authorization", header[role]); rec.Code != want {

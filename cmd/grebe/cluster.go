@@ -18,6 +18,7 @@ type clusterCmd struct {
 	Status  clusterStatusCmd  `cmd:"" help:"Show the nodes of a cluster, their state and what moved between them."`
 	Drain   clusterDrainCmd   `cmd:"" help:"Send a node no new requests, such as before it is stopped."`
 	Undrain clusterUndrainCmd `cmd:"" help:"Send a drained node requests again."`
+	Leave   clusterLeaveCmd   `cmd:"" help:"Prepare a process to be stopped: it gets no new requests, until it is started again."`
 }
 
 func (clusterCmd) Help() string {

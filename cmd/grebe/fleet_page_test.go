@@ -40,6 +40,8 @@ func (f *staged) Status() *status.Cluster {
 
 func (f *staged) Drain(context.Context, string, bool) error { return nil }
 
+func (f *staged) Leave() {}
+
 // set changes a node's state, and lists the change.
 func (f *staged) set(node, state string) {
 	f.mu.Lock()
