@@ -44,8 +44,14 @@ clang: ## install clang-19, which compiles the kernels of GPUs where there is no
 	@command -v clang-19 >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y --no-install-recommends clang-19 >/dev/null; } || \
 	echo "clang-19 is not installed: the kernels of GPUs are not compiled"
 
+.PHONY: databases
+databases: ## install MariaDB and PostgreSQL for the tests of imports from them, where that can be done
+	@{ command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ]; } && ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || \
+	{ command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y --no-install-recommends mariadb-server postgresql >/dev/null; } || \
+	echo "MariaDB or PostgreSQL is not installed: tests of imports from them are skipped"
+
 .PHONY: test
-test: redis browser clang test-unit test-race test-noasm test-invariants test-arm64 ## all tests
+test: redis databases browser clang test-unit test-race test-noasm test-invariants test-arm64 ## all tests
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests

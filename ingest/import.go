@@ -21,11 +21,15 @@ import (
 
 // Import imports files. At most one of Server, Config and DataDir is set; with none it uses the default folder.
 type Import struct {
-	Files     []string // "-" is standard input
-	Server    string   // import through this server
-	Config    string   // import into this configuration's data_dir
-	DataDir   string
-	Kind      string // "items", "users" or "events"; "": guessed from name, columns or content
+	Files   []string // "-" is standard input; none with From
+	Server  string   // import through this server
+	Config  string   // import into this configuration's data_dir
+	DataDir string
+	Kind    string // "items", "users" or "events"; "": guessed from name, columns or content
+	// From is the address of a database, without a password, or env:NAME of a variable that has it. Query runs there.
+	From, Query  string
+	PasswordFile string // has the database's password; "": the variable GREBE_SQL_PASSWORD
+
 	Format    string // "ndjson", "csv", "tsv" or "parquet"; "": as the name says
 	Separator string // between cells of CSV; "": as the format says
 	Map       string // FIELD=COLUMN,…; "": columns have the names of fields
@@ -151,6 +155,19 @@ func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 func (c *Import) sources(w *cli.World) ([]*source, error) {
 	how := reading{kind: c.Kind, format: c.Format, separator: c.Separator, fields: c.Map, lists: c.Lists, stdin: w.Stdin}
 	var out []*source
+	if c.From != "" {
+		if len(c.Files) > 0 {
+			return nil, cli.Usagef("--from imports the rows of a query: name no files beside it")
+		}
+		s, err := c.query(w)
+		if err != nil {
+			return nil, err
+		}
+		return []*source{s}, nil
+	}
+	if len(c.Files) == 0 {
+		return nil, cli.Usagef("name files to import, or a database with --from")
+	}
 	for _, name := range c.Files {
 		s, err := newSource(name, how)
 		if err != nil {
@@ -345,6 +362,6 @@ func (j *job) tell(l *line) error {
 
 func (j *job) summary(how string) {
 	s := j.state
-	fmt.Fprintf(j.w.Stdout, "%s: %s: %d lines: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s\n",
-		how, j.src.path, s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed, j.bar.rate())
+	fmt.Fprintf(j.w.Stdout, "%s: %s: %d %ss: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s\n",
+		how, j.src.path, s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, j.src.unit, s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed, j.bar.rate())
 }

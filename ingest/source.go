@@ -46,6 +46,7 @@ type source struct {
 	size      int64  // bytes of file
 	unit      string // "line" or "row"
 	table     *table // nil: NDJSON in the form of the API
+	query     string // of a database
 }
 
 // newSource checks a file, or standard input if path is "-". The caller MUST call close.

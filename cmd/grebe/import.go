@@ -7,7 +7,10 @@ import (
 )
 
 type importCmd struct {
-	Files      []string `arg:"" type:"path" help:"Files with one item, user or event per line or row: NDJSON, .csv, .tsv or .parquet, also .gz and .zst; - is standard input." placeholder:"FILE"`
+	Files      []string `arg:"" optional:"" type:"path" help:"Files with one item, user or event per line or row: NDJSON, .csv, .tsv or .parquet, also .gz and .zst; - is standard input." placeholder:"FILE"`
+	From       string   `help:"Import the rows of --query from a database: mysql://user@host/db, postgres://user@host/db, or env:NAME of a variable with the address." placeholder:"URL"`
+	Query      string   `help:"What to import from the database, such as SELECT sku, title FROM products." placeholder:"SQL"`
+	Password   string   `name:"password-file" type:"path" help:"File with the database's password; default: the variable GREBE_SQL_PASSWORD." placeholder:"FILE"`
 	Server     string   `xor:"target" help:"Import through this running server." placeholder:"URL"`
 	Config     string   `short:"c" xor:"target" type:"path" help:"Import into the data_dir of this configuration." placeholder:"FILE"`
 	DataDir    string   `xor:"target" type:"path" help:"Import into this folder; default: GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
@@ -33,6 +36,9 @@ imported. A column may have a type after it, which its cells are checked against
 time or ms (milliseconds since 1970). Events without an id get one made of their content, so that importing
 them again changes nothing.
 
+A query runs in a transaction that only reads. Its rows are copied to a temporary file, then imported. The
+password is never part of the command line, which other users of the machine can see.
+
 Before anything changes the items are checked against the models: those of the server, or of -c. Codes that
 a model does not have are reported. An import that would leave a model with fewer than half of the items
 that it can generate stops; --force lets it go on.
@@ -44,13 +50,14 @@ Examples:
     grebe import items.ndjson users.ndjson -c grebe.yaml
     grebe import products.csv.gz --map id=sku,text=title,attributes.price=price:number -c grebe.yaml
     grebe import --kind items --on-error skip catalog.parquet --data-dir ./grebe-data
+    grebe import --from mysql://shop@db/shop --query "SELECT sku, title FROM products" --map id=sku,text=title --kind items
     zcat clicks.tsv.gz | grebe import - --format tsv --kind events --server http://127.0.0.1:8080`
 }
 
 func (c *importCmd) Run(w *cli.World) error {
 	return (&ingest.Import{
 		Files: c.Files, Server: c.Server, Config: c.Config, DataDir: c.DataDir, Kind: c.Kind, Format: c.Format, Separator: c.Separator,
-		Map: c.Map, Lists: c.Lists, LastWins: c.Duplicates == "last", Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force,
+		From: c.From, Query: c.Query, PasswordFile: c.Password, Map: c.Map, Lists: c.Lists, LastWins: c.Duplicates == "last", Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force,
 		Access: &c.AccessFlags, Codes: app.UsableCodes,
 	}).Run(w)
 }
