@@ -108,6 +108,7 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	n.Start()
+	began := time.Now()
 	if err := a.catchUp(ctx, cfg, n.Await); err != nil {
 		return fmt.Errorf("the cluster's catalog: %w", err)
 	}
@@ -117,6 +118,9 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 		}
 		a.log.Warn("files of items and users were not loaded: the next start does it", "error", err)
 	}
+	if err := a.meet(ctx, max(time.Second, catchUpWithin-time.Since(began)), a.cluster.Await); err != nil {
+		return err
+	}
 	if a.keeper != nil { // models generate what came in, before the first request
 		within, cancel := context.WithTimeout(ctx, cutWithin)
 		a.keeper.CatchUp(within)
@@ -124,6 +128,18 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 	}
 	a.cluster.Ready()
 	return nil
+}
+
+// meet waits until the process knows the members and the maps of items, and can serve its feed. Readiness means that. It gives up after
+// a time: a coordinator that is away must not keep processes from serving.
+func (a *App) meet(ctx context.Context, within time.Duration, await func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if err := await(bounded); err != nil && ctx.Err() == nil {
+		a.log.Warn("the coordinator has not listed members and maps: this process serves without them until it does")
+		return nil
+	}
+	return ctx.Err()
 }
 
 // catchUp waits for the other members' catalog, and until the KV of users who were deleted there is gone. It returns an error if

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"os"
@@ -116,30 +117,42 @@ func loopback(addr string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// followHangups reads the configuration again at each signal until stop is called. stop returns the configuration in
-// force.
-func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again func() (*config.Config, error)) (stop func() *config.Config) {
+// lookEvery is the time between two looks at the files of keys and certificates. Kubernetes replaces files that it mounts, and sends
+// no signal.
+const lookEvery = 30 * time.Second
+
+// followHangups reads the configuration again at each signal, and when a file of keys or certificates has changed, until stop is
+// called. stop returns the configuration in force.
+func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again func() (*config.Config, error),
+	apply func(old, next *config.Config) error) (stop func() *config.Config) {
 	if hangup == nil || again == nil {
 		return func() *config.Config { return old }
 	}
-	done := make(chan struct{})
+	done, seen := make(chan struct{}), secrets(old)
+	look := time.NewTicker(lookEvery)
 	var owner sync.WaitGroup
 	owner.Go(func() {
+		defer look.Stop()
 		for {
 			select {
 			case <-done:
 				return
 			case <-hangup:
+			case <-look.C:
+				if secrets(old) == seen {
+					continue
+				}
 			}
+			before := secrets(old)
 			next, err := again()
 			if err == nil {
-				err = a.reconfigure(old, next)
+				err = apply(old, next)
 			}
 			if err != nil {
 				a.log.Error("the configuration was read again and is invalid: the old one stays", "error", err)
-				continue
+				continue // the next look tries again, if files have changed
 			}
-			old = next
+			old, seen = next, before
 		}
 	})
 	return func() *config.Config {
@@ -147,6 +160,20 @@ func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again f
 		owner.Wait()
 		return old
 	}
+}
+
+// secrets returns a digest of the files of keys and certificates. A file that cannot be read counts as one with other content.
+func secrets(cfg *config.Config) [sha256.Size]byte {
+	h := sha256.New()
+	for _, name := range []string{cfg.Auth.Keys, cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA, cfg.Cluster.TLS.Cert, cfg.Cluster.TLS.Key, cfg.Cluster.TLS.CA} {
+		if name == "" {
+			continue
+		}
+		data, err := os.ReadFile(name)
+		fmt.Fprintf(h, "%s %d %v\n", name, len(data), err)
+		h.Write(data)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // reconfigure applies what can change at run time: keys, certificates, deadlines. On an error nothing changes.

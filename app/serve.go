@@ -100,7 +100,7 @@ func (a *App) serve(stopped context.Context, cfg *config.Config, p Process, door
 	if p.Ready != nil {
 		p.Ready(doors.HTTP.Addr())
 	}
-	stop := a.followHangups(p.Hangup, cfg, p.Again)
+	stop := a.followHangups(p.Hangup, cfg, p.Again, a.reconfigure)
 	defer func() { now = stop() }()
 	ctx, unwatch := a.watch(stopped)
 	defer unwatch()

@@ -108,6 +108,8 @@ type Cluster struct {
 	cancel context.CancelFunc
 	run    sync.WaitGroup
 	opened chan struct{} // closed when there is a secret
+	met    chan struct{} // closed when the coordinator has listed the members
+	mapped chan struct{} // closed when the coordinator has listed the maps of items
 
 	mu      sync.Mutex
 	members *member.Set
@@ -141,7 +143,7 @@ func Open(cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
-		known: map[string]*node{}, refused: map[string]string{}, reports: map[string]int{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), readied: make(chan struct{}),
+		known: map[string]*node{}, refused: map[string]string{}, reports: map[string]int{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), met: make(chan struct{}), mapped: make(chan struct{}), readied: make(chan struct{}),
 	}
 	c.active.changed = make(chan struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -219,6 +221,18 @@ func (c *Cluster) Start(l Local) error {
 	}
 	if c.cfg.Limits != nil {
 		c.run.Go(c.shareLimits)
+	}
+	return nil
+}
+
+// Await waits until this process knows the cluster: it knows the other members, has applied the maps of items, and can serve its feed.
+func (c *Cluster) Await(ctx context.Context) error {
+	for _, known := range []<-chan struct{}{c.met, c.mapped, c.opened} {
+		select {
+		case <-known:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	return nil
 }

@@ -218,6 +218,27 @@ func TestRequestsAreAnsweredByAll(t *testing.T) {
 	}
 }
 
+// A member knows the cluster some time after its start, and not before.
+func TestAwait(t *testing.T) {
+	s := coordtest.NewServer()
+	t.Cleanup(s.Close)
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	n := joinWith(t, s, "n1", nil, func(c *Cluster) {
+		if err := c.Await(done); !errors.Is(err, context.Canceled) {
+			t.Errorf("before its start: %v", err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := n.Await(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := n.peers()["n1"]; !ok {
+		t.Errorf("it knows the members, and they are %v", n.peers())
+	}
+}
+
 func TestErrorsTravel(t *testing.T) {
 	t.Parallel()
 	nodes := three(t, nil)

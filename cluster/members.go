@@ -98,7 +98,10 @@ func (c *Cluster) told(e coord.Event) (out []member.Change) {
 		records = append(records, r)
 	}
 	if e.Kind == coord.Listing {
-		c.listed = true
+		if !c.listed {
+			c.listed = true
+			close(c.met)
+		}
 		return c.members.Listing(now, records)
 	}
 	for _, r := range records {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"slices"
+	"sync"
 
 	"grebe/ahead"
 	"grebe/cluster/member"
@@ -17,7 +18,7 @@ func (c *Cluster) startPlacement() {
 			if f := c.fleets[model]; f != nil {
 				f.places.Store(m)
 			}
-		})
+		}, sync.OnceFunc(func() { close(c.mapped) }))
 	})
 	if !c.computes() {
 		return

@@ -105,7 +105,7 @@ func TestMapsArePublished(t *testing.T) {
 		defer s.Close()
 		log := slog.New(slog.DiscardHandler)
 		var mu sync.Mutex
-		there, seen := []string{"a", "b"}, map[string]*placement.Map{}
+		there, seen, listed := []string{"a", "b"}, map[string]*placement.Map{}, 0
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		defer wg.Wait()
@@ -119,8 +119,18 @@ func TestMapsArePublished(t *testing.T) {
 					t.Errorf("epoch %d after %d", m.Epoch, old.Epoch)
 				}
 				seen[model] = m
+			}, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				listed++
 			})
 		})
+		synctest.Wait()
+		mu.Lock()
+		if listed != 1 {
+			t.Errorf("the maps, of which there are none yet, were listed %d times", listed)
+		}
+		mu.Unlock()
 		run := func(self string) (stop func()) {
 			ctx, cancel := context.WithCancel(ctx)
 			done := make(chan struct{})

@@ -88,8 +88,9 @@ func (j *Job) publish(ctx context.Context, p *published) error {
 	return nil
 }
 
-// Follow calls apply with each map that is published, until ctx ends. It ignores maps of earlier terms, and damaged ones.
-func Follow(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply func(model string, m *placement.Map)) {
+// Follow calls apply with each map that is published, until ctx ends. It ignores maps of earlier terms, and damaged ones. It calls
+// listed when all maps that there are have been applied, again after each loss of the coordinator.
+func Follow(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply func(model string, m *placement.Map), listed func()) {
 	var r leader.Reader
 	for e := range c.Watch(ctx, Prefix) {
 		for _, n := range e.Entries {
@@ -103,6 +104,9 @@ func Follow(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply fu
 			if err != nil {
 				log.Error("a placement cannot be read", "key", n.Key, "error", err)
 			}
+		}
+		if e.Kind == coord.Listing {
+			listed()
 		}
 	}
 }
