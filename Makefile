@@ -25,6 +25,10 @@ help: ## list the targets
 build: ## build bin/grebe and bin/grebe-bench
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/grebe ./cmd/grebe-bench
 
+.PHONY: image
+image: build ## write bin/grebe-image.tar, a container image for docker load or podman load; needs no container runtime
+	$(GO) run ./deploy/image bin/grebe bin/grebe-image.tar grebe:$(VERSION)
+
 .PHONY: demo
 demo: build ## build and run the demo on 127.0.0.1:8080
 	./bin/grebe demo
