@@ -70,7 +70,8 @@ func (m *Model) openCheckpoint(mc *config.Model, generates bool, load func() (*c
 // loadTexts reads the weights that mc names and opens memory, engines and a queue for them. The Model's closers close
 // them.
 func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
-	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx}
+	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Weights: mc.Weights, Progress: m.telling(ctx), Context: ctx}
+	opt.Warn = func(text string) { m.app.log.Warn(text, "model", mc.Name) }
 	weights, err := model.Open(mc.Path, m.app.device, opt)
 	if err != nil {
 		return nil, err

@@ -99,7 +99,8 @@ func (m *Model) replicas(ctx context.Context, mc *config.Model, first engine.Mod
 		return out, nil
 	}
 	for _, d := range m.app.devices[1:] {
-		again, err := model.Open(mc.Path, d, model.Options{DType: mc.DType, KV: mc.KVDType, Context: ctx})
+		again, err := model.Open(mc.Path, d, model.Options{DType: mc.DType, KV: mc.KVDType, Weights: mc.Weights,
+			Context: ctx})
 		if err != nil {
 			return nil, err
 		}

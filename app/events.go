@@ -54,6 +54,10 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 
 // loadEvents is loadTexts for a model of events.
 func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.Model) (*checkpoint, error) {
+	if mc.Weights != "auto" && mc.Weights != "" {
+		return nil, fmt.Errorf("model %q: weights: %s is for models of texts, and this is one of events", mc.Name,
+			mc.Weights)
+	}
 	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx})
 	if err != nil {
 		return nil, err

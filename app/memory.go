@@ -251,7 +251,12 @@ func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model
 	if err != nil {
 		return plan.Key{}, err
 	}
-	return kv.KeyOf(digest, nil, fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg, mc.ItemTable))), nil
+	text := fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg,
+		mc.ItemTable))
+	if mc.Weights != "auto" && mc.Weights != "" { // so that KV from before there was a choice stays in use
+		text += "\nweights " + mc.Weights
+	}
+	return kv.KeyOf(digest, nil, text), nil
 }
 
 // describeTable describes where a table's rows are and what replaces missing ones. It returns "" for no table.

@@ -21,6 +21,11 @@ type Checkpoint struct {
 	DType  compute.DType // of products
 	KV     compute.DType // of K and V
 
+	int8     bool // products compute in INT8
+	asStored bool // matrices that are stored as INT8 do
+	warn     func(string)
+	warned   bool
+
 	ctx         context.Context // of the loading
 	weights     *safetensors.Set
 	progress    func(done, total int64)
@@ -89,6 +94,11 @@ func (c *Checkpoint) tensor(name string, shape ...int) (t compute.Tensor, full s
 		c.err = fmt.Errorf("%s: tensor %q is missing, want shape %v", c.where(), name, shape)
 		return t, ""
 	}
+	if c.stored8(info) {
+		c.err = fmt.Errorf("%s: tensor %q is %s: only matrices of the layers may be stored in 8 bits", info.File,
+			info.Name, info.DType)
+		return t, ""
+	}
 	if !slices.Equal(info.Shape, shape) {
 		c.err = fmt.Errorf("%s: tensor %q has shape %v, want %v", info.File, info.Name, info.Shape, shape)
 		return t, ""
@@ -114,30 +124,32 @@ type Part struct {
 
 // Linear packs matrices of cols columns as one, row after row.
 func (c *Checkpoint) Linear(cols int, parts ...Part) compute.Linear {
-	tensors, names := c.tensors(cols, parts)
+	dt, integers := c.format(parts)
+	tensors, names := c.tensors(cols, parts, integers)
 	if c.err != nil {
 		return nil
 	}
-	l, err := c.Device.Linear(c.DType, tensors...)
+	l, err := c.Device.Linear(dt, tensors...)
 	return c.packed(l, err, tensors, names)
 }
 
 // GateUp packs the two matrices of a gated feed-forward layer.
 func (c *Checkpoint) GateUp(cols int, gate, up Part) compute.Linear {
-	tensors, names := c.tensors(cols, []Part{gate, up})
+	dt, integers := c.format([]Part{gate, up})
+	tensors, names := c.tensors(cols, []Part{gate, up}, integers)
 	if c.err != nil {
 		return nil
 	}
-	l, err := c.Device.GateUp(c.DType, tensors[0], tensors[1])
+	l, err := c.Device.GateUp(dt, tensors[0], tensors[1])
 	return c.packed(l, err, tensors, names)
 }
 
-func (c *Checkpoint) tensors(cols int, parts []Part) (tensors []compute.Tensor, names []string) {
+func (c *Checkpoint) tensors(cols int, parts []Part, integers bool) (tensors []compute.Tensor, names []string) {
 	if c.err == nil {
 		c.err = c.ctx.Err()
 	}
 	for _, p := range parts {
-		t, name := c.tensor(p.Name, p.Rows, cols)
+		t, name := c.matrix(p.Name, p.Rows, cols, integers)
 		tensors, names = append(tensors, t), append(names, name)
 	}
 	return tensors, names
@@ -184,6 +196,9 @@ func (c *Checkpoint) Finite(cols int, p Part) {
 	shape := []int{p.Rows, cols}
 	if cols == 0 {
 		shape = shape[:1]
+	}
+	if info, ok := c.lookup(p.Name); ok && c.stored8(info) {
+		return // has no infinity; what is no number is found when it is packed
 	}
 	t, name := c.tensor(p.Name, shape...)
 	if c.err != nil {

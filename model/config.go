@@ -36,6 +36,8 @@ type Config struct {
 	MaxPositions  int
 	Rope          RopeConfig
 
+	// Quantisation is nil for a checkpoint whose matrices have 16 bits or more.
+	Quantisation *Quantisation
 	// HeadDimGiven tells whether the file has head_dim, for architectures with another default.
 	HeadDimGiven bool
 }
@@ -109,8 +111,9 @@ func ParseConfig(raw []byte) (*Config, error) {
 	if len(f.Architectures) == 0 || f.Architectures[0] == "" {
 		return nil, errors.New("architectures names no model")
 	}
-	if q := string(f.Quantization); q != "" && q != "null" {
-		return nil, errors.New("quantization_config: quantized checkpoints are not supported")
+	quantisation, err := parseQuantisation(f.Quantization)
+	if err != nil {
+		return nil, err
 	}
 	if f.HiddenAct != "" && f.HiddenAct != "silu" {
 		return nil, fmt.Errorf("hidden_act %q is not supported, want silu", f.HiddenAct)
@@ -121,6 +124,7 @@ func ParseConfig(raw []byte) (*Config, error) {
 		AttentionBias: f.AttentionBias,
 		MLPBias:       f.MLPBias,
 		HeadDimGiven:  f.HeadDim != nil,
+		Quantisation:  quantisation,
 	}
 	if err := f.sizes(c); err != nil {
 		return nil, err
@@ -131,7 +135,6 @@ func ParseConfig(raw []byte) (*Config, error) {
 	if err := f.window(c); err != nil {
 		return nil, err
 	}
-	var err error
 	if c.Rope, err = f.rope(); err != nil {
 		return nil, err
 	}

@@ -90,7 +90,7 @@ func TestConfigRefused(t *testing.T) {
 		{map[string]any{"rms_norm_eps": 0}, "rms_norm_eps"},
 		{map[string]any{"rms_norm_eps": 1e-300}, "rms_norm_eps"},
 		{map[string]any{"hidden_act": "gelu"}, `"gelu"`},
-		{map[string]any{"quantization_config": map[string]any{"bits": 4}}, "quantiz"},
+		{map[string]any{"quantization_config": map[string]any{"bits": 4}}, "quant_method"},
 		{map[string]any{"rope_theta": -1}, "rope_theta"},
 		{map[string]any{"rope_theta": 1e-60}, "rope_theta 1e-60"},
 		{rope(map[string]any{"rope_type": "linear", "factor": 1e-60}), "frequency 0 is +Inf"},

@@ -16,6 +16,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -88,6 +90,12 @@ type Options struct {
 	// KV is the format of keys and values in memory: "auto" or "" (that of the products), "f32", "bf16", or
 	// "fp8", which takes half of what bf16 does and is less exact.
 	KV string
+	// Weights is the format of the weights of products: "auto" or "" (as the checkpoint has them, if the
+	// device computes in that, else that of DType), "bf16" (that of DType), "int8" (quantised at load, on a
+	// compute.Quantiser), or "fp8", which only takes a checkpoint of FP8.
+	Weights string
+	// Warn, when set, is told once that weights of 8 bits are expanded.
+	Warn func(text string)
 	// Progress, when set, is called now and then with the bytes of weights loaded so far and in all.
 	Progress func(done, total int64)
 	// Context, when set, ends the loading: it is looked at before every matrix.
@@ -114,6 +122,11 @@ func Architectures() []string { return slices.Sorted(maps.Keys(builders)) }
 
 // Open loads the checkpoint in dir onto a device. The caller MUST Close the model.
 func Open(dir string, dev compute.Device, opts Options) (Model, error) {
+	if files, err := filepath.Glob(filepath.Join(dir, "*.gguf")); err == nil && len(files) > 0 {
+		if !hasFile(dir, safetensors.SingleFile) && !hasFile(dir, safetensors.IndexFile) {
+			return nil, fmt.Errorf("model: %s: GGUF is not supported: %s", files[0], use)
+		}
+	}
 	cfg, err := ReadConfig(dir)
 	if err != nil {
 		return nil, err
@@ -134,6 +147,11 @@ func Open(dir string, dev compute.Device, opts Options) (Model, error) {
 	return m, nil
 }
 
+func hasFile(dir, name string) bool {
+	_, err := os.Stat(filepath.Join(dir, name))
+	return err == nil
+}
+
 // Loading returns the context of the loading.
 func (o *Options) Loading() context.Context {
 	if o.Context == nil {
@@ -147,10 +165,14 @@ func openCheckpoint(dir string, cfg *Config, dev compute.Device, opts Options) (
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	c := &Checkpoint{Config: cfg, Device: dev, weights: weights, progress: opts.Progress, total: weights.Bytes(), ctx: opts.Loading()}
+	c := &Checkpoint{Config: cfg, Device: dev, weights: weights, progress: opts.Progress, total: weights.Bytes(),
+		ctx: opts.Loading(), warn: opts.Warn}
 	c.DType, err = c.chooseDType(opts.DType)
 	if err == nil {
 		c.KV, err = c.chooseKV(opts.KV)
+	}
+	if err == nil {
+		err = c.chooseWeights(opts.Weights)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("model: %s: %w", dir, err), c.Close())

@@ -12,6 +12,9 @@
 // line's ratio is the median over rounds of the ratios within a round, which few such products cannot
 // move. Rounds go on until the 95 % confidence interval of that median is narrow, or patience ends.
 //
+// Products of int8 take Grebe's own bf16 along, and oneDNN's int8. Grebe finds a scale for each row, which is
+// part of its time; oneDNN rounds all rows with one scale that is known before.
+//
 // Where the CPU has AVX-512, a loop of multiply-adds on registers alone takes its turn beside products
 // in float32: what share of its rate Grebe reaches says how much is left.
 //
@@ -33,7 +36,7 @@ import (
 type Options struct {
 	Rows     []int           // default 256, 512, 1024
 	Threads  []int           // default 1, 2
-	Formats  []compute.DType // default BF16, F32
+	Formats  []compute.DType // default BF16, F32; INT8 has Grebe's own bf16 beside it
 	Models   []string        // default all: "qwen2-0.5b", "qwen2-1.5b"
 	Rounds   int             // least rounds of a line; default and least 11
 	Patience time.Duration   // how long a line may go on while its interval is wide; default 9 s
@@ -86,6 +89,7 @@ type Line struct {
 	Ratio          float64            // Grebe's rate over that of the peer with which it is least; 0 without peers
 	Low, High      float64            // 95 % confidence interval of Ratio
 	Rounds         int
+	OverBF16       float64 `json:",omitempty"` // of int8: Grebe's rate over that of its own bf16
 	Ceiling        float64 `json:",omitempty"` // Grebe's rate over that of multiply-adds on registers; 0: not measured
 }
 
@@ -95,7 +99,8 @@ type Summary struct {
 	Threads        int
 	Worst, GeoMean float64
 	WorstAt        string
-	Below          int // lines below the bar
+	Below          int     // lines below the bar
+	OverBF16       float64 `json:",omitempty"` // of int8: geometric mean
 }
 
 // shape is a product C[m][n] = A[m][k]·W[n][k]ᵀ of a model.

@@ -31,13 +31,14 @@ func TestContendersAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.free()
-	for _, dt := range []compute.DType{compute.BF16, compute.F32} {
+	for _, dt := range []compute.DType{compute.BF16, compute.F32, compute.INT8} {
 		for threads := 1; threads <= 2; threads++ {
 			l, err := runOne(context.Background(), &Options{Rounds: 1}, libs, dt, d, threads, 37)
 			if err != nil {
 				t.Fatalf("%v with %d threads: %v", dt, threads, err)
 			}
-			if !(l.Grebe > 0) || l.Rounds != 1 || len(l.Peers) > 0 && !(l.Ratio > 0) {
+			if !(l.Grebe > 0) || l.Rounds != 1 || libs.onednn.ready() && !(l.Ratio > 0) ||
+				(dt == compute.INT8) != (l.OverBF16 > 0) {
 				t.Errorf("%v with %d threads: line %+v", dt, threads, l)
 			}
 		}
@@ -155,6 +156,17 @@ func TestVerdict(t *testing.T) {
 	r.Summary = summarize(r.Lines)
 	if got := r.verdict(); !errors.Is(r.check(), ErrBelow) || got != "FAIL: worst f32 on 1: 0.950 of 0.95; bf16 on 2: 0.999 of 1.00" {
 		t.Errorf("%v, %q", r.check(), got)
+	}
+	own := Line{Model: "a", Product: "x", Format: "int8", Threads: 1, Ratio: 1.01, OverBF16: 1.6}
+	r = Report{Lines: []Line{own}, Summary: summarize([]Line{own})}
+	if err := r.check(); err != nil {
+		t.Errorf("int8 over both bars: %v", err)
+	}
+	for _, l := range []Line{{Format: "int8", Ratio: 1.01, OverBF16: 1.49}, {Format: "int8", Ratio: 0.99,
+		OverBF16: 1.6}} {
+		if r.Summary = summarize([]Line{l}); !errors.Is(r.check(), ErrBelow) {
+			t.Errorf("a line below its bar passes: %+v", l)
+		}
 	}
 	if (&Report{}).check() == nil {
 		t.Error("a run without peers passes")

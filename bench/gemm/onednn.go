@@ -14,6 +14,7 @@ const (
 	dnnlDefaultStream = 1
 	dnnlBF16          = 2
 	dnnlF32           = 3
+	dnnlS8            = 5
 	dnnlAny           = 1 // formats
 	dnnlRows          = 3
 	dnnlColumns       = 22
@@ -48,6 +49,9 @@ type onednn struct {
 	execute        func(p, stream uintptr, n int32, args unsafe.Pointer) int32
 	memoryCreate   func(mem *uintptr, desc unsafe.Pointer, engine uintptr, data unsafe.Pointer) int32
 	memoryFree     func(mem uintptr) int32
+	attrCreate     func(attr *uintptr) int32
+	attrFree       func(attr uintptr) int32
+	attrScales     func(attr uintptr, count int64, mask int32, scales unsafe.Pointer) int32
 }
 
 func openOneDNN(library string) *onednn {
@@ -55,21 +59,24 @@ func openOneDNN(library string) *onednn {
 	err := open("libgomp.so.1", map[string]any{"omp_set_num_threads": &o.setThreads})
 	if err == nil {
 		err = open(library, map[string]any{
-			"dnnl_engine_create":                 &o.engineCreate,
-			"dnnl_stream_create":                 &o.streamCreate,
-			"dnnl_stream_wait":                   &o.streamWait,
-			"dnnl_memory_desc_init_by_tag":       &o.descInit,
-			"dnnl_memory_desc_get_size":          &o.descSize,
-			"dnnl_matmul_desc_init":              &o.matmulInit,
-			"dnnl_primitive_desc_create":         &o.primDescCreate,
-			"dnnl_primitive_desc_query_md":       &o.primDescQuery,
-			"dnnl_primitive_desc_destroy":        &o.primDescFree,
-			"dnnl_reorder_primitive_desc_create": &o.reorderCreate,
-			"dnnl_primitive_create":              &o.primCreate,
-			"dnnl_primitive_destroy":             &o.primFree,
-			"dnnl_primitive_execute":             &o.execute,
-			"dnnl_memory_create":                 &o.memoryCreate,
-			"dnnl_memory_destroy":                &o.memoryFree,
+			"dnnl_engine_create":                    &o.engineCreate,
+			"dnnl_stream_create":                    &o.streamCreate,
+			"dnnl_stream_wait":                      &o.streamWait,
+			"dnnl_memory_desc_init_by_tag":          &o.descInit,
+			"dnnl_memory_desc_get_size":             &o.descSize,
+			"dnnl_matmul_desc_init":                 &o.matmulInit,
+			"dnnl_primitive_desc_create":            &o.primDescCreate,
+			"dnnl_primitive_desc_query_md":          &o.primDescQuery,
+			"dnnl_primitive_desc_destroy":           &o.primDescFree,
+			"dnnl_reorder_primitive_desc_create":    &o.reorderCreate,
+			"dnnl_primitive_create":                 &o.primCreate,
+			"dnnl_primitive_destroy":                &o.primFree,
+			"dnnl_primitive_execute":                &o.execute,
+			"dnnl_memory_create":                    &o.memoryCreate,
+			"dnnl_memory_destroy":                   &o.memoryFree,
+			"dnnl_primitive_attr_create":            &o.attrCreate,
+			"dnnl_primitive_attr_destroy":           &o.attrFree,
+			"dnnl_primitive_attr_set_output_scales": &o.attrScales,
 		})
 	}
 	if err == nil {
@@ -111,6 +118,7 @@ type dnnlProduct struct {
 	blocks  []*offheap.Block
 	prims   []uintptr
 	mems    []uintptr
+	attrs   []uintptr
 	reorder *primitive // of the activations; nil for float32
 	matmul  *primitive
 	c       []float32
@@ -131,8 +139,13 @@ func (o *onednn) product(dt compute.DType, d *data, threads, m int) (contender, 
 // build makes the primitives; after a failure it goes on to no effect.
 func (p *dnnlProduct) build(dt compute.DType, d *data, m int) {
 	kind, srcTag := int32(dnnlF32), int32(dnnlRows)
-	if dt == compute.BF16 {
+	weightScale, sourceScale := float32(1), float32(1)
+	switch dt {
+	case compute.BF16:
 		kind, srcTag = dnnlBF16, dnnlAny
+	case compute.INT8: // of values up to 1 and 1/16, see newData
+		kind, srcTag = dnnlS8, dnnlAny
+		weightScale, sourceScale = 127*16, 127
 	}
 	src, weights := p.desc(m, d.k, kind, srcTag), p.desc(d.k, d.n, kind, dnnlAny)
 	dst := p.desc(m, d.n, dnnlF32, dnnlRows)
@@ -142,7 +155,7 @@ func (p *dnnlProduct) build(dt compute.DType, d *data, m int) {
 	}
 	p.check(p.lib.matmulInit(op, src, weights, nil, dst), "describe a product")
 	var pd uintptr
-	p.check(p.lib.primDescCreate(&pd, op, 0, p.lib.engine, 0), "choose a product")
+	p.check(p.lib.primDescCreate(&pd, op, p.attr(1/(weightScale*sourceScale)), p.lib.engine, 0), "choose a product")
 	if p.failed != nil {
 		return
 	}
@@ -151,13 +164,13 @@ func (p *dnnlProduct) build(dt compute.DType, d *data, m int) {
 
 	rawW := p.memory(p.desc(d.k, d.n, dnnlF32, dnnlColumns), unsafe.Pointer(&d.w[0]))
 	packed := p.memory(weights, p.alloc(int(p.lib.descSize(weights))))
-	p.once(p.newReorder(p.desc(d.k, d.n, dnnlF32, dnnlColumns), rawW, weights, packed))
+	p.once(p.newReorder(p.desc(d.k, d.n, dnnlF32, dnnlColumns), rawW, weights, packed, weightScale))
 
 	rows := p.desc(m, d.k, dnnlF32, dnnlRows)
 	a := p.memory(rows, unsafe.Pointer(&d.a[0]))
-	if dt == compute.BF16 {
+	if dt != compute.F32 {
 		converted := p.memory(src, p.alloc(int(p.lib.descSize(src))))
-		p.reorder = p.newReorder(rows, a, src, converted)
+		p.reorder = p.newReorder(rows, a, src, converted, sourceScale)
 		a = converted
 	}
 	out := p.alloc(4 * m * d.n)
@@ -209,17 +222,35 @@ func (p *dnnlProduct) memory(desc, data unsafe.Pointer) uintptr {
 	return mem
 }
 
-func (p *dnnlProduct) newReorder(from unsafe.Pointer, src uintptr, to unsafe.Pointer, dst uintptr) *primitive {
+func (p *dnnlProduct) newReorder(from unsafe.Pointer, src uintptr, to unsafe.Pointer, dst uintptr,
+	scale float32) *primitive {
 	if p.failed != nil {
 		return nil
 	}
 	var pd uintptr
-	p.check(p.lib.reorderCreate(&pd, from, p.lib.engine, to, p.lib.engine, 0), "choose a reorder")
+	p.check(p.lib.reorderCreate(&pd, from, p.lib.engine, to, p.lib.engine, p.attr(scale)), "choose a reorder")
 	if p.failed != nil {
 		return nil
 	}
 	defer p.lib.primDescFree(pd)
 	return p.newPrimitive(pd, argument{dnnlSource, src}, argument{dnnlDestination, dst})
+}
+
+// attr returns attributes that multiply results by a scale; none for 1.
+func (p *dnnlProduct) attr(scale float32) uintptr {
+	if p.failed != nil || scale == 1 {
+		return 0
+	}
+	var a uintptr
+	p.check(p.lib.attrCreate(&a), "create attributes")
+	value := p.alloc(4)
+	if p.failed != nil {
+		return a
+	}
+	p.attrs = append(p.attrs, a)
+	*(*float32)(value) = scale
+	p.check(p.lib.attrScales(a, 1, 0, value), "set a scale")
+	return a
 }
 
 func (p *dnnlProduct) newPrimitive(pd uintptr, args ...argument) *primitive {
@@ -274,6 +305,9 @@ func (p *dnnlProduct) free() {
 	}
 	for _, x := range p.mems {
 		p.lib.memoryFree(x)
+	}
+	for _, x := range p.attrs {
+		p.lib.attrFree(x)
 	}
 	for _, b := range p.blocks {
 		b.Free()

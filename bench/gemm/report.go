@@ -27,9 +27,10 @@ func newTable(w io.Writer, asJSON bool, r *Report) *table {
 		}
 	}
 	t.printf("\nGFLOP/s, medians over rounds. ratio: median over rounds of the ratio to the peer with which it is least, and its\n" +
-		"95%% confidence interval. peak: share of what multiply-adds on registers alone reach\n")
-	t.printf("%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %13s %6s %6s\n",
-		"model", "product", "type", "thr", "rows", "n", "k", "grebe", "onednn", "openblas", "ratio", "95%", "rounds", "peak")
+		"95%% confidence interval. peak: share of what multiply-adds on registers alone reach.\n" +
+		"/bf16: over Grebe's own bf16\n")
+	t.printf("%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %13s %6s %6s %6s\n", "model", "product", "type", "thr", "rows",
+		"n", "k", "grebe", "onednn", "openblas", "ratio", "95%", "rounds", "peak", "/bf16")
 	return t
 }
 
@@ -45,9 +46,9 @@ func (t *table) line(l *Line) {
 	if l.Ratio > 0 {
 		between = fmt.Sprintf("[%.3f %.3f]", l.Low, l.High)
 	}
-	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %13s %6d %6s\n", l.Model, l.Product, l.Format, l.Threads, l.M, l.N, l.K,
+	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %13s %6d %6s %6s\n", l.Model, l.Product, l.Format, l.Threads, l.M, l.N, l.K,
 		l.Grebe, number("%.0f", l.Peers["onednn"]), number("%.0f", l.Peers["openblas"]), number("%.3f", l.Ratio), between, l.Rounds,
-		number("%.2f", l.Ceiling))
+		number("%.2f", l.Ceiling), number("%.2f", l.OverBF16))
 }
 
 // number formats v, or a dash for what was not measured.
@@ -62,9 +63,10 @@ func (t *table) finish(r *Report, check bool) error {
 	if t.json {
 		return report.JSON(t.w, r)
 	}
-	t.printf("\nratio to the fastest peer\n%-5s %3s %6s %6s %6s  %s\n", "type", "thr", "worst", "mean", "below", "worst at")
+	t.printf("\nratio to the fastest peer\n%-5s %3s %6s %6s %6s %6s  %s\n", "type", "thr", "worst", "mean", "below", "/bf16", "worst at")
 	for _, s := range r.Summary {
-		t.printf("%-5s %3d %6.3f %6.3f %6d  %s\n", s.Format, s.Threads, s.Worst, s.GeoMean, s.Below, s.WorstAt)
+		t.printf("%-5s %3d %6s %6s %6d %6s  %s\n", s.Format, s.Threads, number("%.3f", s.Worst), number("%.3f", s.GeoMean), s.Below,
+			number("%.3f", s.OverBF16), s.WorstAt)
 	}
 	if check {
 		t.printf("\n%s\n", r.verdict())
@@ -75,23 +77,32 @@ func (t *table) finish(r *Report, check bool) error {
 // ErrBelow is what a checked run returns when a line is below its bar.
 var ErrBelow = errors.New("bench gemm: below the bar")
 
+// overBF16 is what products of int8 must reach over Grebe's own bf16, in the geometric mean.
+const overBF16 = 1.5
+
 // bar is the least ratio that a format must reach.
 func bar(format string) float64 {
-	if format == compute.BF16.String() {
+	switch format {
+	case compute.BF16.String():
 		return 1
+	case compute.INT8.String():
+		return 0.9
 	}
 	return 0.95
 }
 
 // check returns an error if a line is below its bar, or if there was nothing to hold Grebe against.
 func (r *Report) check() error {
-	if len(r.Summary) == 0 {
-		return errors.New("bench gemm: no peer is installed")
-	}
+	peers := false
 	for _, s := range r.Summary {
-		if s.Below > 0 {
+		peers = peers || s.Worst > 0
+		isInt8 := s.Format == compute.INT8.String()
+		if s.Below > 0 || isInt8 && (s.OverBF16 < overBF16 || s.Worst > 0 && s.GeoMean < 1) {
 			return ErrBelow
 		}
+	}
+	if !peers {
+		return errors.New("bench gemm: no peer is installed")
 	}
 	return nil
 }
@@ -110,17 +121,17 @@ func (r *Report) verdict() string {
 }
 
 // summarize returns the worst and the geometric mean ratio per format and threads, in the order of
-// the lines. Lines without peers do not count.
+// the lines. Lines with nothing beside them do not count.
 func summarize(lines []Line) []Summary {
 	type key struct {
 		format  string
 		threads int
 	}
-	at, logs, counts := map[key]int{}, []float64{}, []int{}
+	at, means := map[key]int{}, []geoMeans{}
 	var out []Summary
 	for i := range lines {
 		l := &lines[i]
-		if l.Ratio == 0 {
+		if l.Ratio == 0 && l.OverBF16 == 0 {
 			continue
 		}
 		k := key{l.Format, l.Threads}
@@ -128,20 +139,41 @@ func summarize(lines []Line) []Summary {
 		if !ok {
 			n = len(out)
 			at[k] = n
-			out = append(out, Summary{Format: l.Format, Threads: l.Threads, Worst: math.Inf(1)})
-			logs, counts = append(logs, 0), append(counts, 0)
+			out, means = append(out, Summary{Format: l.Format, Threads: l.Threads}), append(means, geoMeans{})
 		}
-		logs[n] += math.Log(l.Ratio)
-		counts[n]++
-		if s := &out[n]; l.Ratio < s.Worst {
+		means[n].peers.add(l.Ratio)
+		means[n].bf16.add(l.OverBF16)
+		if s := &out[n]; l.Ratio > 0 && (s.Worst == 0 || l.Ratio < s.Worst) {
 			s.Worst, s.WorstAt = l.Ratio, fmt.Sprintf("%s %s, %d rows", l.Model, l.Product, l.M)
 		}
-		if l.Ratio < bar(l.Format) {
+		if l.Ratio > 0 && l.Ratio < bar(l.Format) {
 			out[n].Below++
 		}
 	}
 	for i := range out {
-		out[i].GeoMean = math.Exp(logs[i] / float64(counts[i]))
+		out[i].GeoMean, out[i].OverBF16 = means[i].peers.mean(), means[i].bf16.mean()
 	}
 	return out
+}
+
+type geoMeans struct{ peers, bf16 geoMean }
+
+// geoMean is a geometric mean under way.
+type geoMean struct {
+	logs  float64
+	count int
+}
+
+func (g *geoMean) add(v float64) {
+	if v > 0 {
+		g.logs, g.count = g.logs+math.Log(v), g.count+1
+	}
+}
+
+// mean returns 0 where nothing was added.
+func (g *geoMean) mean() float64 {
+	if g.count == 0 {
+		return 0
+	}
+	return math.Exp(g.logs / float64(g.count))
 }

@@ -107,6 +107,10 @@ func (rs *rounds) fill(l *Line, limit *ceiling) {
 	l.Grebe = flops / report.Median(rs.times[0]) / 1e9
 	for i, c := range rs.cs[1:] {
 		l.Peers[c.name()] = flops / report.Median(rs.times[1+i]) / 1e9
+		if c.name() == ownBF16 {
+			l.OverBF16, _, _ = rs.ratio(1 + i)
+			continue
+		}
 		if mid, low, high := rs.ratio(1 + i); l.Ratio == 0 || mid < l.Ratio {
 			l.Ratio, l.Low, l.High = mid, low, high
 		}

@@ -32,7 +32,7 @@ import (
 type Options struct {
 	Dir     string          // folder of the checkpoint, made when missing; in the user's cache folder
 	Tokens  []int           // lengths of prompts; 128, 512, 1000, 4000
-	Formats []compute.DType // BF16, F32
+	Formats []compute.DType // BF16, F32; INT8 quantises at load
 	Repeats int             // of short prompts; long ones have fewer, at least 3; 7
 	Threads int             // all that Go may use
 	NoRank  bool            // leave out the rankings
@@ -189,11 +189,19 @@ func openSubject(o *Options, dt compute.DType) (s *subject, err error) {
 	if s.dev, err = cpu.New(cpu.Options{Threads: o.Threads}); err != nil {
 		return nil, err
 	}
-	if s.model, err = model.Open(o.Dir, s.dev, model.Options{DType: dt.String()}); err != nil {
+	if s.model, err = model.Open(o.Dir, s.dev, options(dt)); err != nil {
 		return nil, err
 	}
 	s.engine, err = engine.New(s.model, s.dev, engine.Options{Now: time.Now})
 	return s, err
+}
+
+// options returns those of a format; int8 has the products' other numbers in bf16.
+func options(dt compute.DType) model.Options {
+	if dt == compute.INT8 {
+		return model.Options{DType: "bf16", Weights: "int8"}
+	}
+	return model.Options{DType: dt.String()}
 }
 
 // close releases what is open, in reverse order. A benchmark has no use for what may fail there.

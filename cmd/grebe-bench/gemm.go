@@ -12,11 +12,11 @@ import (
 type gemmCmd struct {
 	Rows    []int    `want:"at least 1" help:"Rows of activations; default 256,512,1024." placeholder:"N"`
 	Threads []int    `want:"at least 1 and at most 1024" help:"Numbers of threads; default 1,2." placeholder:"N"`
-	Formats []string `want:"one of bf16, f32" help:"bf16, f32; default both." placeholder:"FORMAT"`
+	Formats []string `want:"one of bf16, f32, int8" help:"bf16, f32, int8; default bf16, f32." placeholder:"FORMAT"`
 	Models  []string `want:"one of qwen2-0.5b, qwen2-1.5b" help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL"`
 	Rounds  int      `want:"at least 1" help:"Least rounds of a line; default and least 11." placeholder:"N"`
 	Seconds float64  `want:"above 0 and at most 86400" help:"How long a line may go on while its confidence interval is wide; default 9." placeholder:"S"`
-	Check   bool     `help:"Say whether every line reaches its bar (bf16 1.0, f32 0.95) and fail if not."`
+	Check   bool     `help:"Say whether every line reaches its bar (bf16 1.0, f32 0.95, int8 0.9 and 1.5 over bf16) and fail if not."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
 
@@ -39,7 +39,7 @@ func (c *gemmCmd) Run(w *cli.World) error {
 
 type prefillCmd struct {
 	Tokens  []int    `want:"at least 1" help:"Lengths of prompts; default 128,512,1000,4000." placeholder:"N"`
-	Formats []string `want:"one of bf16, f32" help:"bf16, f32; default both." placeholder:"FORMAT"`
+	Formats []string `want:"one of bf16, f32, int8" help:"bf16, f32, int8; default bf16, f32." placeholder:"FORMAT"`
 	Repeats int      `want:"at least 1" help:"Repeats of short prompts; long ones have fewer, at least 3; default 7." placeholder:"N"`
 	Threads int      `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	NoRank  bool     `help:"Leave out the rankings."`
@@ -66,9 +66,12 @@ func (c *prefillCmd) Run(w *cli.World) error {
 func formats(names []string) []compute.DType {
 	var out []compute.DType
 	for _, n := range names {
-		if n == "bf16" {
+		switch n {
+		case "bf16":
 			out = append(out, compute.BF16)
-		} else {
+		case "int8":
+			out = append(out, compute.INT8)
+		default:
 			out = append(out, compute.F32)
 		}
 	}

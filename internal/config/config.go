@@ -69,7 +69,10 @@ type Model struct {
 	DType string `yaml:"dtype"` // auto (the checkpoint's), f32 or bf16; auto
 	// KVDType is the format of KV in memory and on disk: auto (dtype's), f32, bf16 or fp8, which takes half of
 	// what bf16 does and is less exact; auto
-	KVDType      string  `yaml:"kv_dtype"`
+	KVDType string `yaml:"kv_dtype"`
+	// Weights is the format of the weights of products: auto (as in the checkpoint, where the device computes in it),
+	// bf16 (dtype's), int8 (CPU: quantised at load, half the memory) or fp8 (a checkpoint of FP8 only); auto
+	Weights      string  `yaml:"weights"`
 	Prompt       Prompt  `yaml:"prompt"`
 	Scoring      Scoring `yaml:"scoring"`
 	Prefix       Prefix  `yaml:"prefix"`
@@ -244,6 +247,7 @@ func (m *Model) setDefaults() {
 	*m = Model{
 		DType:        "auto",
 		KVDType:      "auto",
+		Weights:      "auto",
 		Prompt:       Prompt{User: "{text}", History: "text", HistoryItem: "{text}", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
 		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Importance: true, Prototypes: true, DriftLimit: 0.6},

@@ -157,6 +157,7 @@ func (m *Model) Validate() error {
 	}
 	p.oneOf("dtype", m.DType, "auto", "f32", "bf16")
 	p.oneOf("kv_dtype", m.KVDType, "auto", "f32", "bf16", "fp8")
+	p.oneOf("weights", m.Weights, "auto", "bf16", "int8", "fp8")
 	p.oneOf("prompt.history", m.Prompt.History, "text", "codes", "identifier")
 	if m.Prompt.History != "text" && m.Prompt.HistoryItem != "{text}" {
 		p.add("prompt.history_item", "is for history: text, but history is %s", m.Prompt.History)

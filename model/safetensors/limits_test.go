@@ -354,7 +354,7 @@ func TestWriteShardedErrors(t *testing.T) {
 	dir := t.TempDir()
 	wantError(t, WriteSharded(dir, 8, []Named{f32("a", []int{1}, 1), f32("b", []int{-1})}), dir, `"b"`, "negative")
 	wantError(t, WriteSharded(dir, 8, []Named{f32("a", []int{2}, 1)}), `"a"`, "4 bytes")
-	for _, dt := range []compute.DType{compute.DType(len(dtypeNames)), 100} { // the first after those with a name
+	for _, dt := range []compute.DType{compute.DType(len(writtenNames)), 100} { // the first after those with a name
 		wantError(t, WriteSharded(dir, 8, []Named{{Name: "q", DType: dt, Shape: []int{1}}}), `"q"`, "cannot be written")
 	}
 	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {

@@ -207,6 +207,15 @@ func (s *Set) Tensor(name string) (compute.Tensor, error) {
 	return v, nil
 }
 
+// Raw returns a view of a tensor's bytes, whatever its format.
+func (s *Set) Raw(name string) ([]byte, error) {
+	t, ok := s.tensors[name]
+	if !ok {
+		return nil, fmt.Errorf("safetensors: no tensor %q", name)
+	}
+	return t.shard.data[t.begin:t.end:t.end], nil
+}
+
 // Flat is Tensor for a tensor of any number of dimensions, as one row.
 func (s *Set) Flat(name string) (compute.Tensor, error) {
 	t, ok := s.tensors[name]

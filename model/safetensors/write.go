@@ -31,11 +31,16 @@ func Bytes(data []byte) func(io.Writer) error {
 	}
 }
 
+// writtenNames are the formats that can be written; those of 8 bits are read as bytes only.
+var writtenNames = [...]string{
+	compute.F32: "F32", compute.BF16: "BF16", compute.F16: "F16", compute.FP8: "F8_E4M3", compute.INT8: "I8",
+}
+
 func (t *Named) size() (int64, error) {
-	if int(t.DType) >= len(dtypeNames) {
+	if int(t.DType) >= len(writtenNames) {
 		return 0, fmt.Errorf("%v cannot be written", t.DType)
 	}
-	return dataSize(dtypeNames[t.DType], t.Shape)
+	return dataSize(writtenNames[t.DType], t.Shape)
 }
 
 // Write writes a file with the tensors in the given order. The file appears under its name only when
@@ -130,7 +135,7 @@ func makeHeader(tensors []Named) ([]byte, error) {
 			return nil, err
 		}
 		fmt.Fprintf(buf, `,%s:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`,
-			name, dtypeNames[t.DType], shape, at, at+size)
+			name, writtenNames[t.DType], shape, at, at+size)
 		at += size
 	}
 	buf.WriteByte('}')
