@@ -18,6 +18,7 @@ import (
 	"grebe/cluster/coord"
 	"grebe/cluster/coord/embedded"
 	"grebe/cluster/coord/etcd"
+	"grebe/cluster/coord/kube"
 	"grebe/cluster/mtls"
 	"grebe/internal/config"
 	"grebe/route"
@@ -188,9 +189,17 @@ func (a *App) forgetUsers() {
 	}
 }
 
-// openCoordinator connects to etcd, or runs one here.
+// openCoordinator connects to Kubernetes or etcd, or runs etcd here.
 func (a *App) openCoordinator(ctx context.Context, cfg *config.Config) (coord.Coordinator, error) {
 	k := &cfg.Cluster
+	if k.OnKubernetes() {
+		o, err := kube.Parse(k.Coordinator, k.Name)
+		if err != nil {
+			return nil, err
+		}
+		o.Log = a.log
+		return kube.Open(o)
+	}
 	root := "/grebe/v1/" + k.Name + "/"
 	if k.Coordinator != "embedded" {
 		endpoints, err := etcd.ParseURL(k.Coordinator)

@@ -18,6 +18,7 @@ import (
 
 	"grebe/cluster/coord"
 	"grebe/cluster/coord/etcd"
+	"grebe/cluster/coord/kube"
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
 	"grebe/cluster/protocol"
@@ -27,7 +28,8 @@ import (
 // seat is a node's place in a cluster.
 type seat struct {
 	name, node  string
-	coordinator string // etcd://… or embedded
+	coordinator string // as in the configuration
+	kubernetes  bool   // that is Kubernetes
 	etcd        string // host:port of the embedded etcd
 	listen      string // host:port for other nodes
 	advertise   string // host:port under which they reach it
@@ -40,7 +42,7 @@ func examineCluster(r *Report, k *config.Cluster) {
 	if k.Name == "" {
 		return
 	}
-	s := seat{name: k.Name, node: k.Node, coordinator: k.Coordinator, etcd: k.Etcd, listen: k.Listen, advertise: k.Advertise,
+	s := seat{name: k.Name, node: k.Node, coordinator: k.Coordinator, kubernetes: k.OnKubernetes(), etcd: k.Etcd, listen: k.Listen, advertise: k.Advertise,
 		files: mtls.Files{Cert: k.TLS.Cert, Key: k.TLS.Key, CA: k.TLS.CA}, secure: k.TLS.Cert != ""}
 	host, err := os.Hostname()
 	if s.node == "" && err != nil {
@@ -71,10 +73,21 @@ func (s *seat) examine(r *Report) {
 		free(r, "cluster.etcd", s.etcd, Fail)
 		return
 	}
-	records, err := s.records()
+	c, remedy, err := s.open()
 	if err != nil {
-		r.add("coordinator", Fail, "start etcd there, open its port to this machine, or correct cluster.coordinator; "+
-			"nodes that run go on without it, but none can join", "%s: %v", s.coordinator, err)
+		r.add("coordinator", Fail, "correct cluster.coordinator", "%s: %v", s.coordinator, err)
+		return
+	}
+	defer c.Close()
+	records, err := registered(c)
+	if err != nil {
+		if errors.As(err, new(*kube.Denied)) {
+			remedy = "give the service account the Role in docs/cluster.md"
+		}
+		r.add("coordinator", Fail, remedy, "%s: %v", s.coordinator, err)
+		return
+	}
+	if k, ok := c.(*kube.Client); ok && !rights(r, k) {
 		return
 	}
 	r.add("coordinator", OK, "", "%s answers; %d nodes are registered in cluster %s", s.coordinator, len(records), s.name)
@@ -177,26 +190,54 @@ func hears(addr, want string) error {
 	return nil
 }
 
-// records returns what the nodes of the cluster publish.
-func (s *seat) records() ([]member.Record, error) {
+// open returns a client of the coordinator, and what to do if that does not answer.
+func (s *seat) open() (coord.Coordinator, string, error) {
+	if s.kubernetes {
+		o, err := kube.Parse(s.coordinator, s.name)
+		if err != nil {
+			return nil, "", err
+		}
+		c, err := kube.Open(o)
+		return c, "open the API server's port to this machine, check the token and the authority, or correct cluster.coordinator; " +
+			"nodes that run go on without it, but none can join", err
+	}
 	endpoints, err := etcd.ParseURL(s.coordinator)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var client *tls.Config
 	if s.secure {
 		if client, err = mtls.Plain(s.files); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
 	c, err := etcd.Open(etcd.Options{Endpoints: endpoints, Root: "/grebe/v1/" + s.name + "/", TLS: client})
+	return c, "start etcd there, open its port to this machine, or correct cluster.coordinator; " +
+		"nodes that run go on without it, but none can join", err
+}
+
+// rights checks what the service account may do. It reports whether that is enough.
+func rights(r *Report, c *kube.Client) bool {
+	missing, err := c.Missing(context.Background())
 	if err != nil {
-		return nil, err
+		r.add("coordinator.rights", Warn, "compare the service account's Role with that in docs/cluster.md",
+			"the API server does not say what this service account may do: %v", err)
+		return true
 	}
-	defer c.Close()
+	for _, m := range missing {
+		r.add("coordinator.rights", Fail, "give the service account the Role in docs/cluster.md", "%v", m)
+	}
+	if len(missing) == 0 {
+		r.add("coordinator.rights", OK, "", "the service account may do all that a member does")
+	}
+	return len(missing) == 0
+}
+
+// registered returns what the nodes of the cluster publish.
+func registered(c coord.Coordinator) ([]member.Record, error) {
 	entries, err := c.List(context.Background(), "nodes/")
 	if err != nil {
-		if errors.Is(err, coord.ErrUnavailable) {
+		if _, ours := c.(*etcd.Client); ours && errors.Is(err, coord.ErrUnavailable) {
 			err = errors.New("no answer within 2 s")
 		}
 		return nil, err

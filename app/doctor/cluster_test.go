@@ -10,6 +10,7 @@ import (
 
 	"grebe/cluster/coord/embedded"
 	"grebe/cluster/coord/etcd"
+	"grebe/cluster/coord/kube/kubetest"
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
 	"grebe/cluster/mtls/mtlstest"
@@ -182,4 +183,27 @@ func TestClusterSection(t *testing.T) {
 	k.TLS.Cert = "absent.pem"
 	examineCluster(r, &k)
 	wantFinding(t, r, "cluster.tls", Fail, "absent.pem")
+}
+
+// On Kubernetes the doctor tells who is registered, and which right is missing.
+func TestClusterOnKubernetes(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // the test itself may run in a pod
+	server := kubetest.New()
+	s := seatAt(t, server.Listen(t, "shop"))
+	s.kubernetes = true
+	r := examined(s)
+	wantFinding(t, r, "coordinator", OK, "0 nodes")
+	wantFinding(t, r, "coordinator.rights", OK, "")
+
+	all := kubetest.Rules()
+	server.Allow(all[0], kubetest.Rule{Group: all[1].Group, Resource: all[1].Resource, Verbs: []string{"list", "create", "delete"}})
+	wantFinding(t, examined(s), "coordinator.rights", Fail, "add the verb patch for leases.coordination.k8s.io")
+	server.Allow(all[1])
+	wantFinding(t, examined(s), "coordinator", Fail, "no right to list configmaps in namespace shop")
+	server.Admit("another token")
+	wantFinding(t, examined(s), "coordinator", Fail, "401")
+	s.coordinator = "kubernetes://127.0.0.1:1/shop"
+	wantFinding(t, examined(s), "coordinator", Fail, "token")
+	s.coordinator = "kubernetes"
+	wantFinding(t, examined(s), "coordinator", Fail, "no pod")
 }

@@ -41,7 +41,8 @@ type Config struct {
 // Cluster makes the process a member of a cluster. Without a name it is alone.
 type Cluster struct {
 	Name string `yaml:"name"` // of the cluster; none: there is no cluster
-	// Coordinator is etcd://HOST:PORT,… or embedded, which runs etcd in this process with its data in data_dir; none
+	// Coordinator is etcd://HOST:PORT,…, kubernetes (in a pod), kubernetes://HOST:PORT/NAMESPACE?token=FILE&ca=FILE,
+	// or embedded, which runs etcd in this process with its data in data_dir; none
 	Coordinator string     `yaml:"coordinator"`
 	Node        string     `yaml:"node"`      // this process's id in the cluster; the host's name
 	Listen      string     `yaml:"listen"`    // address for other members; 127.0.0.1:7070

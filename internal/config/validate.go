@@ -328,8 +328,8 @@ func (c *Config) validateCluster(p *problems) {
 			p.add(id.path, "%q: want at most 63 letters, digits, '.', '_' and '-'", id.value)
 		}
 	}
-	if k.Coordinator != "embedded" && !strings.HasPrefix(k.Coordinator, "etcd://") {
-		p.add("cluster.coordinator", "%q: want etcd://HOST:PORT,… or embedded", k.Coordinator)
+	if k.Coordinator != "embedded" && !strings.HasPrefix(k.Coordinator, "etcd://") && !k.OnKubernetes() {
+		p.add("cluster.coordinator", "%q: want etcd://HOST:PORT,…, embedded or kubernetes", k.Coordinator)
 	}
 	for _, a := range []struct{ path, addr string }{
 		{"cluster.listen", k.Listen}, {"cluster.advertise", k.Advertise}, {"cluster.api", k.API}, {"cluster.etcd", k.Etcd},
@@ -357,6 +357,11 @@ func (c *Config) validateCluster(p *problems) {
 		p.add("cluster.tls", "is missing: other machines reach %s, and members would not know whom they talk to. Give cert, key and ca, "+
 			"or set cluster.insecure in a closed network", k.Listen)
 	}
+}
+
+// OnKubernetes reports whether the API server of Kubernetes coordinates the cluster.
+func (k *Cluster) OnKubernetes() bool {
+	return k.Coordinator == "kubernetes" || strings.HasPrefix(k.Coordinator, "kubernetes://")
 }
 
 const idLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

@@ -35,11 +35,11 @@ const (
 // transport returns the connection's settings, and the beginning of all URLs.
 func transport(o Options) (*http.Transport, string) {
 	t := &http.Transport{HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWithin}}
-	if o.dial != nil {
+	if o.Dial != nil {
 		t.Protocols = new(http.Protocols)
 		t.Protocols.SetUnencryptedHTTP2(true)
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			conn, err := o.dial(ctx)
+			conn, err := o.Dial(ctx)
 			if err != nil {
 				return nil, &dialError{err}
 			}
@@ -145,8 +145,12 @@ func (e *Denied) Error() string {
 	if e.Group != "" {
 		full += "." + e.Group
 	}
-	return fmt.Sprintf("no right to %s %s in namespace %s: add the verb %s for %s to the service account's Role "+
-		"(the API server says: %s)", e.Verb, full, e.Namespace, e.Verb, full, e.message)
+	text := fmt.Sprintf("no right to %s %s in namespace %s: add the verb %s for %s to the service account's Role",
+		e.Verb, full, e.Namespace, e.Verb, full)
+	if e.message != "" {
+		text += " (the API server says: " + e.message + ")"
+	}
+	return text
 }
 
 // statusError is an answer that is no success.
@@ -194,7 +198,11 @@ func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
 		}
 		body = bytes.NewReader(b)
 	}
-	at := c.base + r.resource.path + "/namespaces/" + c.o.Namespace + "/" + r.resource.name
+	at := c.base + r.resource.path + "/"
+	if r.resource != reviews {
+		at += "namespaces/" + c.o.Namespace + "/"
+	}
+	at += r.resource.name
 	if r.name != "" {
 		at += "/" + r.name
 	}

@@ -45,7 +45,7 @@ type Options struct {
 	Timeout   time.Duration // of a call that is not answered; default 2 s
 	Log       *slog.Logger  // nil: none
 
-	dial func(context.Context) (net.Conn, error) // for tests: a connection without TLS
+	Dial func(context.Context) (net.Conn, error) // for tests: a connection without TLS and token; nil: TCP with TLS
 }
 
 // Validate checks the options.
@@ -59,7 +59,7 @@ func (o Options) Validate() error {
 	if o.Cluster == "" {
 		return errors.New("kubernetes: the cluster has no name")
 	}
-	if o.dial == nil && (o.Token == "" || o.CA == "") {
+	if o.Dial == nil && (o.Token == "" || o.CA == "") {
 		return errors.New("kubernetes: give the files of a token and of the API server's authority")
 	}
 	if o.Timeout < 0 {

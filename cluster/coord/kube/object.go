@@ -23,6 +23,7 @@ type resource struct {
 var (
 	configMaps = resource{"", "/api/v1", "configmaps"}
 	leases     = resource{"coordination.k8s.io", "/apis/coordination.k8s.io/v1", "leases"}
+	reviews    = resource{"authorization.k8s.io", "/apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"}
 )
 
 // Labels and annotations.

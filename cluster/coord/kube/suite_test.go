@@ -30,7 +30,7 @@ func (w *world) Open(t testing.TB) (coord.Coordinator, coordtest.Link) {
 func (w *world) open(t testing.TB) (*Client, *kubetest.Link) {
 	t.Helper()
 	l := w.net.Link()
-	c, err := Open(Options{Server: "kubernetes:443", Namespace: "shop", Cluster: "c1", dial: l.Dial})
+	c, err := Open(Options{Server: "kubernetes:443", Namespace: "shop", Cluster: "c1", Dial: l.Dial})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -207,6 +207,10 @@ func answer(w http.ResponseWriter, code int, v any) {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.Trim(r.URL.Path, "/") == reviewPath {
+		s.review(w, r)
+		return
+	}
 	q, f := s.admit(r)
 	if f == nil {
 		f = s.delay(r)
@@ -255,8 +259,7 @@ func (s *Server) admit(r *http.Request) (*query, *status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts[q.verb+" "+q.kind.resource]++
-	bearer, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if s.tokens != nil && !s.tokens[bearer] {
+	if !s.known(r) {
 		return nil, fail(http.StatusUnauthorized, "Unauthorized", "Unauthorized")
 	}
 	if s.faults.throttle > 0 {
@@ -270,12 +273,47 @@ func (s *Server) admit(r *http.Request) (*query, *status) {
 		return nil, fail(http.StatusInternalServerError, "InternalError",
 			"Internal error occurred: etcdserver: request timed out")
 	}
-	for _, rule := range s.rules {
-		if rule.Group == q.kind.group && rule.Resource == q.kind.resource && slices.Contains(rule.Verbs, q.verb) {
-			return q, nil
-		}
+	if s.allows(q.kind.group, q.kind.resource, q.verb) {
+		return q, nil
 	}
 	return nil, fail(http.StatusForbidden, "Forbidden",
 		"%s is forbidden: User \"system:serviceaccount:%s:grebe\" cannot %s resource %q in API group %q in the namespace %q",
 		q.full(), q.namespace, q.verb, q.kind.resource, q.kind.group, q.namespace)
+}
+
+// known reports whether a request's token is admitted. The caller has the lock.
+func (s *Server) known(r *http.Request) bool {
+	bearer, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return s.tokens == nil || s.tokens[bearer]
+}
+
+// allows reports whether the rules give a right. The caller has the lock.
+func (s *Server) allows(group, resource, verb string) bool {
+	return slices.ContainsFunc(s.rules, func(r Rule) bool {
+		return r.Group == group && r.Resource == resource && slices.Contains(r.Verbs, verb)
+	})
+}
+
+const reviewPath = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+// review answers whether the client has a right. Everyone with a token may ask.
+func (s *Server) review(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Spec struct {
+			Attributes struct{ Namespace, Verb, Group, Resource string } `json:"resourceAttributes"`
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch err := json.NewDecoder(r.Body).Decode(&in); {
+	case !s.known(r):
+		answer(w, http.StatusUnauthorized, fail(http.StatusUnauthorized, "Unauthorized", "Unauthorized").object())
+	case r.Method != http.MethodPost || err != nil || in.Spec.Attributes.Verb == "":
+		answer(w, http.StatusBadRequest, fail(http.StatusBadRequest, "BadRequest", "no review: %v", err).object())
+	default:
+		a := in.Spec.Attributes
+		answer(w, http.StatusCreated, map[string]any{"kind": "SelfSubjectAccessReview",
+			"apiVersion": "authorization.k8s.io/v1", "spec": in.Spec,
+			"status": map[string]any{"allowed": s.allows(a.Group, a.Resource, a.Verb)}})
+	}
 }
