@@ -37,6 +37,7 @@ import (
 	"grebe/cluster/protocol"
 	"grebe/cluster/replica"
 	"grebe/generate"
+	"grebe/internal/tick"
 	"grebe/route"
 	"grebe/schedule"
 	"grebe/serve"
@@ -142,9 +143,10 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, errors.New("cluster: a member needs a cluster, an id, a listener and a coordinator")
 	}
 	c := &Cluster{
-		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), start: time.Now(), members: member.New(member.Options{}),
+		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), members: member.New(member.Options{}),
 		known: map[string]*node{}, refused: map[string]string{}, reports: map[string]int{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), met: make(chan struct{}), mapped: make(chan struct{}), readied: make(chan struct{}),
 	}
+	c.start = time.Now().Add(tick.Wait(feed.Beat) - feed.Beat) // all members send their heartbeats at the same moments
 	c.active.changed = make(chan struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.metrics = newMetrics(c)
@@ -329,7 +331,7 @@ const refresh = 2 * time.Second
 
 // keepRecord announces changes of what this process serves.
 func (c *Cluster) keepRecord() {
-	every := time.NewTicker(refresh)
+	every := time.NewTimer(tick.Wait(refresh))
 	defer every.Stop()
 	for {
 		select {
@@ -339,6 +341,7 @@ func (c *Cluster) keepRecord() {
 			c.cfg.Log.Error("this process is no longer a member: another one has its id", "node", c.cfg.Node, "error", c.record.Err())
 			return
 		case <-every.C:
+			every.Reset(tick.Wait(refresh))
 			c.announce()
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"grebe/engine"
 	"grebe/evict"
 	"grebe/internal/record"
+	"grebe/internal/tick"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/pool"
@@ -613,13 +614,14 @@ const applyEvery = 200 * time.Millisecond
 
 // Run counts noted accesses in the background until ctx ends, then settles the cache.
 func (c *Cache) Run(ctx context.Context) error {
-	tick := time.NewTicker(applyEvery)
-	defer tick.Stop()
+	timer := time.NewTimer(tick.Wait(applyEvery))
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return c.Settle()
-		case <-tick.C:
+		case <-timer.C:
+			timer.Reset(tick.Wait(applyEvery))
 			c.opt.Store.Count(c.opt.Now())
 		}
 	}

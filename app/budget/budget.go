@@ -19,6 +19,7 @@ import (
 
 	"grebe/alloc"
 	"grebe/compute"
+	"grebe/internal/tick"
 	"grebe/pool"
 )
 
@@ -72,13 +73,15 @@ func (b *Budget) Step() {
 
 // Run calls Step once per epoch until ctx ends.
 func (b *Budget) Run(ctx context.Context) {
-	tick := time.NewTicker(time.Duration(alloc.BudgetEpoch * float64(time.Second)))
-	defer tick.Stop()
+	const epoch = time.Duration(alloc.BudgetEpoch * float64(time.Second))
+	timer := time.NewTimer(tick.Wait(epoch))
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-timer.C:
+			timer.Reset(tick.Wait(epoch))
 			b.Step()
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"grebe/cluster/coord"
 	"grebe/cluster/leader"
+	"grebe/internal/tick"
 	"grebe/placement"
 )
 
@@ -55,8 +56,8 @@ func (j *Job) lead(ctx context.Context, t *leader.Term) error {
 		}
 		all = append(all, p)
 	}
-	tick := time.NewTicker(j.Every)
-	defer tick.Stop()
+	timer := time.NewTimer(tick.Wait(j.Every))
+	defer timer.Stop()
 	for {
 		for _, p := range all {
 			if err := j.publish(ctx, p); err != nil {
@@ -66,7 +67,8 @@ func (j *Job) lead(ctx context.Context, t *leader.Term) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-tick.C:
+		case <-timer.C:
+			timer.Reset(tick.Wait(j.Every))
 		}
 	}
 }

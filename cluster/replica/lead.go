@@ -15,6 +15,7 @@ import (
 	"grebe/catalog"
 	"grebe/cluster/coord"
 	"grebe/cluster/leader"
+	"grebe/internal/tick"
 )
 
 // leading is a term in which this node leads.
@@ -195,11 +196,15 @@ func (n *Node) checkHead(ctx context.Context, t *leader.Term) (*leader.Object, e
 	return object, nil
 }
 
+// headEvery is the time between two writes of the head, if it changed.
+const headEvery = time.Second
+
 // run keeps the in-sync set and the head until the term ends.
 func (l *leading) run(ctx context.Context, head *leader.Object) error {
-	tick := time.NewTicker(l.n.o.Lag / 8)
-	defer tick.Stop()
-	heads := time.NewTicker(time.Second)
+	look := l.n.o.Lag / 8
+	looks := time.NewTimer(tick.Wait(look))
+	defer looks.Stop()
+	heads := time.NewTimer(tick.Wait(headEvery))
 	defer heads.Stop()
 	var last Head
 	for {
@@ -217,8 +222,10 @@ func (l *leading) run(ctx context.Context, head *leader.Object) error {
 		case <-ctx.Done():
 			return nil
 		case <-moved:
-		case <-tick.C:
+		case <-looks.C:
+			looks.Reset(tick.Wait(look))
 		case <-heads.C:
+			heads.Reset(tick.Wait(headEvery))
 			if err := l.publish(ctx, head, &last); err != nil {
 				return err
 			}

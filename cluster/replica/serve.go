@@ -11,6 +11,7 @@ import (
 
 	clusterv1 "grebe/api/grebe/cluster/v1"
 	"grebe/catalog"
+	"grebe/internal/tick"
 )
 
 const (
@@ -222,7 +223,7 @@ func (p *pull) snapshot(ctx context.Context) (err error) {
 
 // records sends records, and what is committed, until the context ends.
 func (p *pull) records(ctx context.Context) error {
-	beat := time.NewTicker(heartbeat)
+	beat := time.NewTimer(tick.Wait(heartbeat))
 	defer beat.Stop()
 	told, due := uint64(0), true
 	for {
@@ -251,6 +252,7 @@ func (p *pull) records(ctx context.Context) error {
 		case <-appended:
 		case <-changed:
 		case <-beat.C:
+			beat.Reset(tick.Wait(heartbeat))
 			due = true
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()

@@ -100,6 +100,7 @@ func openVerified(dir string, own *pebble.Options, l *ledger) (*DB, error) {
 	own.EventListener = a.listener(log)
 	own.Logger = logger{log, a}
 	own.FS = paced{recording{own.FS, l}, a}
+	own.Experimental.CompactionScheduler = newCompactions()
 	done := make(chan struct{})
 	var db *pebble.DB
 	var err error

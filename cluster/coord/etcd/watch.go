@@ -12,6 +12,7 @@ import (
 
 	"grebe/cluster/coord"
 	"grebe/cluster/coord/internal/client"
+	"grebe/internal/tick"
 )
 
 // watch is one call of Watch.
@@ -147,7 +148,7 @@ func (w *watch) receive(ctx context.Context, asks <-chan *pb.WatchRequest, messa
 // lag behind the listing for a moment. One that stays behind has lost its data, and would keep quiet until it reached
 // the listing's revision.
 func (w *watch) follow(ctx context.Context, listed int64, asks chan<- *pb.WatchRequest, messages <-chan message) error {
-	ask := time.NewTicker(askEvery)
+	ask := time.NewTimer(tick.Wait(askEvery)) // all watches of a process wake it up together
 	defer ask.Stop()
 	heard := time.Now() // the last message of a member that does not lag
 	for {
@@ -168,6 +169,7 @@ func (w *watch) follow(ctx context.Context, listed int64, asks chan<- *pb.WatchR
 				heard = time.Now()
 			}
 		case <-ask.C:
+			ask.Reset(tick.Wait(askEvery))
 			if silent := time.Since(heard); silent >= lostAfter {
 				return fmt.Errorf("no answer for %v", silent)
 			}
