@@ -3,10 +3,7 @@
 package deploy
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,8 +12,6 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
-
-	"grebe/internal/config"
 )
 
 var (
@@ -117,83 +112,6 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("alert %s: wants an expression, a severity, a summary and what to do", r.Alert)
 			}
 		}
-	}
-}
-
-// documents returns the objects of a file of Kubernetes.
-func documents(t *testing.T, name string) map[string]map[string]any {
-	t.Helper()
-	dec := yaml.NewDecoder(bytes.NewReader([]byte(read(t, name))))
-	out := map[string]map[string]any{}
-	for {
-		var d map[string]any
-		if err := dec.Decode(&d); errors.Is(err, io.EOF) {
-			return out
-		} else if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		kind, _ := d["kind"].(string)
-		if kind == "" || d["apiVersion"] == nil || at(d, "metadata", "name") == nil {
-			t.Errorf("%s: an object without kind, version or name: %v", name, d)
-		}
-		out[kind] = d
-	}
-}
-
-// at follows keys and indices into a document.
-func at(v any, path ...any) any {
-	for _, p := range path {
-		switch key := p.(type) {
-		case string:
-			m, _ := v.(map[string]any)
-			v = m[key]
-		case int:
-			l, _ := v.([]any)
-			if key >= len(l) {
-				return nil
-			}
-			v = l[key]
-		}
-	}
-	return v
-}
-
-func TestKubernetes(t *testing.T) {
-	objects := documents(t, "kubernetes.yaml")
-	set := objects["StatefulSet"]
-	pod := at(set, "spec", "template", "spec")
-	box := at(pod, "containers", 0)
-	for _, want := range []struct {
-		name string
-		got  any
-		is   any
-	}{
-		{"the selector of the set", at(set, "spec", "selector", "matchLabels", "app"), at(set, "spec", "template", "metadata", "labels", "app")},
-		{"the selector of the service", at(objects["Service"], "spec", "selector", "app"), "grebe"},
-		{"the user", at(pod, "securityContext", "runAsNonRoot"), true},
-		{"readiness", at(box, "readinessProbe", "httpGet", "path"), "/v2/health/ready"},
-		{"liveness", at(box, "livenessProbe", "httpGet", "path"), "/v2/health/live"},
-		{"privileges", at(box, "securityContext", "allowPrivilegeEscalation"), false},
-	} {
-		if want.got != want.is {
-			t.Errorf("%s is %v, want %v", want.name, want.got, want.is)
-		}
-	}
-	if at(box, "resources", "requests", "memory") == nil {
-		t.Error("no memory is requested")
-	}
-	file := filepath.Join(t.TempDir(), "grebe.yaml")
-	text, _ := at(objects["ConfigMap"], "data", "grebe.yaml").(string)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.Load(config.Source{File: file})
-	if err != nil {
-		t.Fatalf("the configuration in kubernetes.yaml: %v", err)
-	}
-	grace, _ := at(pod, "terminationGracePeriodSeconds").(int)
-	if stop := cfg.Limits.DrainMillis + cfg.Limits.ShutdownMillis; grace*1000 <= stop {
-		t.Errorf("Kubernetes kills after %d s, the server takes up to %d ms to stop", grace, stop)
 	}
 }
 
