@@ -22,6 +22,7 @@ type commands struct {
 	Health     healthCmd     `cmd:"" help:"Check that a server is ready."`
 	Cluster    clusterCmd    `cmd:"" help:"Show a cluster, take nodes out and back."`
 	Key        keyCmd        `cmd:"" help:"Make an API key."`
+	Quantise   quantiseCmd   `cmd:"" help:"Report what 8-bit weights cost, write a checkpoint of them."`
 	Eval       evalCmd       `cmd:"" help:"Measure how good rankings and recommendations are."`
 	Sim        simCmd        `cmd:"" help:"Simulate a fleet in virtual time: how many nodes, which policies."`
 	Place      placeCmd      `cmd:"" help:"Compare ways to place items on the nodes of a cluster."`

@@ -26,6 +26,7 @@ type setup struct {
 	device    string // "": as configured
 	level     string // of the CPU's kernels; "": the best
 	dtype, kv string // "": as configured
+	weights   string // "": as configured
 	parallel  int
 	passes    int
 }
@@ -44,6 +45,8 @@ func parseSetup(text string) (setup, error) {
 			s.device, s.level = "cpu", word
 		case "f32", "bf16":
 			s.dtype = word
+		case "int8":
+			s.weights = word
 		case "kv-f32", "kv-bf16", "kv-fp8":
 			s.kv = strings.TrimPrefix(word, "kv-")
 		case "batched":
@@ -51,7 +54,8 @@ func parseSetup(text string) (setup, error) {
 		case "cached":
 			s.passes = 2
 		default:
-			return s, cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
+			return s,
+				cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, int8, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
 		}
 	}
 	return s, nil
@@ -148,8 +152,14 @@ func (c *Models) measureSetup(w *cli.World, tmp string, data *eval.Data, items s
 		return nil, err
 	}
 	for i := range cfg.Models {
-		if _, err := hstu.ReadConfig(cfg.Models[i].Path); err != nil && s.kv != "" { // models of events have KV in the products' format
+		if _, err := hstu.ReadConfig(cfg.Models[i].Path); err == nil {
+			continue // models of events have KV in the products' format, and no weights of 8 bits
+		}
+		if s.kv != "" {
 			cfg.Models[i].KVDType = s.kv
+		}
+		if s.weights != "" {
+			cfg.Models[i].Weights = s.weights
 		}
 	}
 	open := app.OpenDevices
