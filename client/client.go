@@ -130,8 +130,8 @@ func (c *Client) Ready(ctx context.Context) error {
 
 // call sends a request, again if need be, and reads the answer into out, which may be nil.
 func (c *Client) call(ctx context.Context, method, path string, in, out any, repeatable bool) error {
-	var body []byte
-	if in != nil {
+	body, raw := in.([]byte) // NDJSON is sent as it is
+	if in != nil && !raw {
 		var err error
 		if body, err = json.Marshal(in); err != nil {
 			return fmt.Errorf("grebe: %w", err)
