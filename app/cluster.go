@@ -60,7 +60,7 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		a.door.identity = id
 	}
 	c := cluster.Config{
-		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy, Log: a.log, Registry: a.registry,
+		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy, NoFetch: k.Fetch == "off", Log: a.log, Registry: a.registry,
 		Peer: advertised(k.Advertise, k.Listen, node), API: advertised(k.API, cfg.Listen, node),
 	}
 	if a.door.guard != nil {

@@ -77,9 +77,11 @@ func (c *Cluster) Hold(model string, cache *reuse.Cache) (release func()) {
 	s := f.space(cache)
 	b := c.blocks
 	remove := b.holder.Add(s, cache.Store())
-	cache.SetPeers(fetch.New(fetch.Config{
-		Client: b.client, Space: s, Metrics: b.metrics, Directory: &directory{f: f, class: class{s.Model, s.Format, s.Numerics}},
-	}))
+	if !c.cfg.NoFetch {
+		cache.SetPeers(fetch.New(fetch.Config{
+			Client: b.client, Space: s, Metrics: b.metrics, Directory: &directory{f: f, class: class{s.Model, s.Format, s.Numerics}},
+		}))
+	}
 	end := b.begin(f, s, cache)
 	return func() {
 		end()

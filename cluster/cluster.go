@@ -59,6 +59,7 @@ type Config struct {
 	Coordinator coord.Coordinator // Close closes it
 	Lease       time.Duration     // after which a process that vanished is no longer registered; 10 s
 	Routing     route.Policy
+	NoFetch     bool // requests fetch no KV from other members; those may fetch from this one
 	Models      []Model
 	Users       int                  // most users in the index of a model: see route.Config; 2^19
 	Items       int                  // most other entries there; 2^20. Both together take about 90 MB

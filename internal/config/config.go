@@ -54,6 +54,9 @@ type Cluster struct {
 	TLS         ClusterTLS `yaml:"tls"`
 	Insecure    bool       `yaml:"insecure"` // members may talk without TLS on addresses that other machines reach; false
 	Routing     string     `yaml:"routing"`  // predicted, affinity, emb-kv, least-loaded, round-robin or user-hash; predicted
+	// Fetch is whether requests fetch KV from other members where that is predicted to be faster than to compute it:
+	// on or off; on
+	Fetch string `yaml:"fetch"`
 }
 
 // ClusterTLS names PEM files. Members show each other their certificates, which name cluster and node.
@@ -219,7 +222,7 @@ func Default() *Config {
 		Dashboard: Dashboard{UserIDs: "hidden"},
 		Tracing:   Tracing{Sample: Size{Percent: 1}},
 		Reload:    Reload{Warm: Size{Percent: 25}, TrialMillis: 10000},
-		Cluster:   Cluster{Listen: "127.0.0.1:7070", Etcd: "127.0.0.1:2379", Roles: []string{"node", "router"}, Routing: "predicted"},
+		Cluster:   Cluster{Listen: "127.0.0.1:7070", Etcd: "127.0.0.1:2379", Roles: []string{"node", "router"}, Routing: "predicted", Fetch: "on"},
 	}
 }
 

@@ -40,3 +40,22 @@ func TestRoles(t *testing.T) {
 		t.Error("a process without a cluster computes")
 	}
 }
+
+func TestFetch(t *testing.T) {
+	for _, c := range []struct{ fetch, role, problem string }{
+		{"on", "node", ""}, {"off", "node", ""}, {"off", "router", ""}, {"on", "kv", ""},
+		{"off", "kv", "nothing but the KV that it fetches"}, {"never", "node", "never"},
+	} {
+		cfg := Default()
+		cfg.Models = []Model{{Name: "m", Path: "."}}
+		cfg.Cluster.Name, cfg.Cluster.Coordinator = "c", "embedded"
+		cfg.Cluster.Fetch, cfg.Cluster.Roles = c.fetch, []string{c.role}
+		text := ""
+		if err := cfg.Validate(); err != nil {
+			text = err.Error()
+		}
+		if strings.Contains(text, "cluster.fetch") != (c.problem != "") || !strings.Contains(text, c.problem) {
+			t.Errorf("fetch %q of a %s: %q, want %q", c.fetch, c.role, text, c.problem)
+		}
+	}
+}

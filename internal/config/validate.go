@@ -339,6 +339,10 @@ func (c *Config) validateCluster(p *problems) {
 		}
 	}
 	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "least-loaded", "round-robin", "user-hash")
+	p.oneOf("cluster.fetch", k.Fetch, "on", "off")
+	if k.Fetch == "off" && slices.Contains(k.Roles, "kv") {
+		p.add("cluster.fetch", "is off: a member with the role kv has nothing but the KV that it fetches")
+	}
 	for i, r := range k.Roles {
 		p.oneOf(fmt.Sprintf("cluster.roles[%d]", i), r, "node", "kv", "router")
 	}
