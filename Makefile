@@ -55,7 +55,7 @@ databases: ## install MariaDB and PostgreSQL for the tests of imports from them,
 	echo "MariaDB or PostgreSQL is not installed: tests of imports from them are skipped"
 
 .PHONY: test
-test: redis databases browser clang test-unit test-race test-noasm test-invariants test-arm64 ## all tests
+test: redis databases browser clang test-unit test-race test-noasm test-invariants test-arm64 chart ## all tests
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests
@@ -88,6 +88,16 @@ cluster-test: ## campaigns of faults in clusters; the other tests run short form
 .PHONY: test-arm64
 test-arm64: ## everything compiles for arm64
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
+
+# Helm and Kubernetes' types are in a module of their own: Grebe does not depend on them. A copy of its go.mod follows the versions of go.mod.
+CHART := -mod=mod -modfile=$(CURDIR)/bin/chart.mod
+
+.PHONY: chart
+chart: ## render the chart for Kubernetes with Helm's engine and check its objects, where their modules can be had
+	@mkdir -p bin && cp deploy/helm/check/go.mod bin/chart.mod && sort -u go.sum deploy/helm/check/go.sum >bin/chart.sum
+	@if CGO_ENABLED=0 $(GO) -C deploy/helm/check list $(CHART) -deps -test . >/dev/null; then \
+	  CGO_ENABLED=0 $(GO) -C deploy/helm/check test $(CHART) -timeout $(LIMIT) .; \
+	else echo "the modules of deploy/helm/check cannot be fetched: the chart is not checked"; fi
 
 .PHONY: lint
 lint: ## vet, staticcheck, gofmt, go.mod and generated files

@@ -13,8 +13,8 @@ import (
 	"grebe/internal/config"
 )
 
-// Files of keys and certificates that are replaced are read again without a signal. Those that do not fit together yet, because a
-// certificate is new and its key is not, are tried again.
+// Files of keys and certificates that are replaced are read again without a signal. Those that do not fit together yet,
+// because a certificate is new and its key is not, are tried again.
 func TestReplacedFilesAreRead(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

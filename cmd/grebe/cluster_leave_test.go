@@ -12,7 +12,8 @@ import (
 	"grebe/internal/cli"
 )
 
-// leaving answers as a process that has these milliseconds of work at the readings after it was asked to leave; the last for ever.
+// leaving answers as a process that has these milliseconds of work at the readings after it was asked to leave; the
+// last for ever.
 func leaving(t *testing.T, backlog ...float64) (url string, left *atomic.Bool) {
 	t.Helper()
 	left = new(atomic.Bool)

@@ -56,6 +56,7 @@ type member struct {
 	set             []string // settings of its own
 	binary          string   // empty: the built command
 	config          string   // empty: the demo's
+	args, env       []string // of its command, instead of all above; nil: the demo's
 	cmd             *exec.Cmd
 	log             string // its file
 	exited          chan struct{}
@@ -123,13 +124,12 @@ func (c *trial) startAll() {
 // launch starts a node's process.
 func (c *trial) launch(m *member) {
 	c.Helper()
-	args := append([]string{"serve", "-c", cmp.Or(m.config, filepath.Join(demoData, demo.ConfigFile)), "--listen", m.listen,
-		"--admin-listen", m.admin, "--grpc-listen=", "--data-dir", filepath.Join(c.dir, m.id), "--slo-ms", "30000", "--log-format", "json"},
-		flags([]string{
-			"cluster.name=trial", "cluster.node=" + m.id, "cluster.coordinator=etcd://" + c.etcd.addr, "cluster.listen=" + m.peer,
-			"cluster.advertise=" + m.advertise, "cache.ahead=off", "cache.host_memory=64MiB", "threads=1"})...)
-	m.cmd = exec.Command(cmp.Or(m.binary, binary), append(args, flags(append(slices.Clone(c.set), m.set...))...)...)
-	m.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") })
+	args := m.args
+	if args == nil {
+		args = c.demoArgs(m)
+	}
+	m.cmd = exec.Command(cmp.Or(m.binary, binary), args...)
+	m.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") }), m.env...)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -152,6 +152,16 @@ func (c *trial) launch(m *member) {
 			c.Logf("%s logged at last:\n%s", m.id, tail(m.log))
 		}
 	})
+}
+
+// demoArgs are the arguments of a node with the demo's configuration and the trial's settings.
+func (c *trial) demoArgs(m *member) []string {
+	args := append([]string{"serve", "-c", cmp.Or(m.config, filepath.Join(demoData, demo.ConfigFile)), "--listen", m.listen,
+		"--admin-listen", m.admin, "--grpc-listen=", "--data-dir", filepath.Join(c.dir, m.id), "--slo-ms", "30000", "--log-format", "json"},
+		flags([]string{
+			"cluster.name=trial", "cluster.node=" + m.id, "cluster.coordinator=etcd://" + c.etcd.addr, "cluster.listen=" + m.peer,
+			"cluster.advertise=" + m.advertise, "cache.ahead=off", "cache.host_memory=64MiB", "threads=1"})...)
+	return append(args, flags(append(slices.Clone(c.set), m.set...))...)
 }
 
 // tail returns the end of a file.

@@ -71,8 +71,8 @@ var machines = map[elf.Machine]struct{ arch, folder string }{
 	elf.EM_AARCH64: {"arm64", "aarch64-linux-gnu"},
 }
 
-// needs returns the architecture of a program, and the loader and the libraries that it is started with: their paths in the image, and
-// on this machine.
+// needs returns the architecture of a program, and the loader and the libraries that it is started with: their paths in
+// the image, and on this machine.
 func needs(binary string) (arch string, libraries map[string]string, err error) {
 	f, err := elf.Open(binary)
 	if err != nil {

@@ -186,7 +186,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// A program with libraries has all of them in its image: it starts there, as the image's user, with nothing else around it.
+// A program with libraries has all of them in its image: it starts there, as the image's user, with nothing else around
+// it.
 func TestProgramWithLibraries(t *testing.T) {
 	const shell = "/bin/sh"
 	f, err := elf.Open(shell)

@@ -1,10 +1,11 @@
-// Command image writes a container image without a container runtime: an OCI image layout in a tar file, which `docker load`,
-// `podman load`, `ctr images import` and `skopeo copy oci-archive:` read.
+// Command image writes a container image without a container runtime: an OCI image layout in a tar file, which `docker
+// load`, `podman load`, `ctr images import` and `skopeo copy oci-archive:` read.
 //
 //	image BINARY OUT.tar NAME:TAG
 //
-// The image has the binary, the shared libraries that it needs from this machine, a user and folders to mount. It has no shell and no
-// package manager. The same binary and libraries give the same bytes: files have no times, and nothing names the machine.
+// The image has the binary, the shared libraries that it needs from this machine, a user and folders to mount. It has
+// no shell and no package manager. The same binary and libraries give the same bytes: files have no times, and nothing
+// names the machine.
 package main
 
 import (
