@@ -3,6 +3,7 @@ package kubetest
 import (
 	"encoding/json"
 	"net/http"
+	"sort"
 	"strconv"
 	"time"
 )
@@ -123,10 +124,8 @@ func (st *stream) next() (events []any, changed <-chan struct{}, over ending) {
 		gone := fail(http.StatusGone, "Expired", "too old resource version: %d (%d)", st.at, s.compacted)
 		return []any{map[string]any{"type": "ERROR", "object": gone.object()}}, nil, inOrder
 	}
-	for _, c := range s.history {
-		if c.version <= st.at {
-			continue
-		}
+	first := sort.Search(len(s.history), func(i int) bool { return s.history[i].version > st.at })
+	for _, c := range s.history[first:] {
 		st.at = c.version
 		if e := st.event(c); e != nil && !s.faults.forgotten[c.version] {
 			events = append(events, e)
