@@ -37,6 +37,7 @@ type Import struct {
 	LastWins  bool   // of records with the same id the last one counts; else they are bad
 	Skip      bool   // skip bad records instead of stopping
 	Restart   bool   // begin at the start of each file, even if part of it was imported before
+	DryRun    bool   // report what would change, and change nothing
 	Force     bool   // import even if a model is left with fewer than half of its items
 	Access    *cli.AccessFlags
 	// Codes returns the models of a configuration that generate items, with how many of the catalog's items each can
@@ -67,6 +68,9 @@ func (c *Import) Run(w *cli.World) (err error) {
 	dst, states, err := c.target(w)
 	if err != nil {
 		return err
+	}
+	if c.DryRun {
+		return errors.Join(c.dryRun(w, files, dst), dst.close())
 	}
 	return errors.Join(c.all(w, files, dst, states), dst.close())
 }
@@ -351,13 +355,18 @@ func (j *job) tell(l *line) error {
 		j.state.Line, j.state.Offset, j.state.Digest = l.number-1, l.start, ""
 		return fmt.Errorf("%s:%d: %w (--on-error skip passes over bad lines)", j.src.path, l.number, l.err)
 	}
+	j.list(l)
+	return nil
+}
+
+// list counts a bad record, and prints the first ones.
+func (j *job) list(l *line) {
 	j.state.Failed++
 	if j.told++; j.told <= maxTold {
 		j.bar.above(fmt.Sprintf("%s:%d: %v", j.src.path, l.number, l.err))
 	} else if j.told == maxTold+1 {
 		j.bar.above("More bad lines follow; the summary counts them.")
 	}
-	return nil
 }
 
 func (j *job) summary(how string) {

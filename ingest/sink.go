@@ -43,6 +43,10 @@ type sink interface {
 	// apply applies the lines without an error and returns when they are durable. It returns an error for each line
 	// that was refused.
 	apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
+	// preview counts what apply would do, and changes nothing.
+	preview(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
+	// items returns the number of items in the catalog.
+	items(ctx context.Context) (int64, error)
 	close() error
 }
 
@@ -112,31 +116,14 @@ func (s *localSink) record() error {
 }
 
 func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) ([]error, error) {
-	ops := make([]catalog.Op, 0, len(lines))
-	at := make([]int, 0, len(lines))
-	for i := range lines {
-		if lines[i].err == nil {
-			ops, at = append(ops, lines[i].op), append(at, i)
-		}
-	}
+	ops, at := goodOps(lines)
 	problems := make([]error, len(lines))
 	for i, r := range s.c.Apply(ops) {
-		switch {
-		case errors.Is(r.Err, catalog.ErrFailed):
+		if errors.Is(r.Err, catalog.ErrFailed) {
 			return nil, r.Err
-		case r.Err != nil:
-			problems[at[i]] = r.Err
-		case ops[i].AppendEvents != nil:
-			n.Created, n.Unchanged = n.Created+1-int64(r.Duplicates), n.Unchanged+int64(r.Duplicates)
-		case !r.Changed:
-			n.Unchanged++
-		case ops[i].PutItem == nil && ops[i].PutUser == nil:
-			n.Deleted++
-		case r.Created:
-			n.Created++
-		default:
-			n.Replaced++
 		}
+		n.add(&ops[i], &r)
+		problems[at[i]] = r.Err
 	}
 	return problems, nil
 }
@@ -231,40 +218,7 @@ const maxResponse = 256 << 20
 const sendLines = 100
 
 func (s *serverSink) apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error) {
-	problems := make([]error, len(lines))
-	var at []int // index of each line sent
-	var body bytes.Buffer
-	flush := func() error {
-		if len(at) == 0 {
-			return nil
-		}
-		answer, err := s.post(ctx, kind, body.Bytes())
-		if err != nil {
-			return err
-		}
-		n.Created, n.Replaced = n.Created+answer.Created, n.Replaced+answer.Replaced
-		n.Deleted, n.Unchanged = n.Deleted+answer.Deleted, n.Unchanged+answer.Unchanged
-		for _, e := range answer.Errors {
-			if e.Line >= 1 && e.Line <= len(at) {
-				problems[at[e.Line-1]] = errors.New(e.Message)
-			}
-		}
-		at = at[:0]
-		body.Reset()
-		return nil
-	}
-	for i := range lines {
-		if lines[i].err != nil {
-			continue
-		}
-		lines[i].encode(&body)
-		if at = append(at, i); len(at) == sendLines {
-			if err := flush(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return problems, flush()
+	return s.send(lines, n, func(body []byte) (*batchAnswer, error) { return s.post(ctx, kind, body) })
 }
 
 func (s *serverSink) post(ctx context.Context, kind string, body []byte) (*batchAnswer, error) {

@@ -94,19 +94,27 @@ func (im *Import) end(ctx context.Context) error {
 }
 
 // Forecast predicts how changes of items affect the items that models can generate. It changes nothing.
-type Forecast struct{ of Import }
+type Forecast struct {
+	s  *Service
+	of Import
+}
 
 // Forecast returns a Forecast without changes.
 func (s *Service) Forecast() *Forecast {
-	f := &Forecast{}
+	f := &Forecast{s: s}
 	if s.cfg.Versions != nil {
 		f.of.forecast = s.forecast()
 	}
 	return f
 }
 
-// Foresee adds a change.
-func (f *Forecast) Foresee(op *catalog.Op) { f.of.foresee(op) }
+// Foresee adds a change and returns what it would do to the catalog by itself.
+func (f *Forecast) Foresee(op *catalog.Op) catalog.Result {
+	if op.PutItem != nil || op.DeleteItem != "" {
+		f.of.foresee(op)
+	}
+	return f.s.catalog.Preview([]catalog.Op{*op})[0]
+}
 
 // Impacts returns the effect of the changes on each model that has codes.
 func (f *Forecast) Impacts() []generate.Impact {

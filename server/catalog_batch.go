@@ -35,21 +35,25 @@ func decodeItemOp(line []byte) (catalog.Op, error) {
 }
 
 func (s *Server) postUsers(r *http.Request, _ string) (reply, error) {
-	return s.postBatch(r, nil, func(line []byte) (catalog.Op, error) {
-		m, gone, err := wire.DecodeUserLine(line)
-		return catalog.Op{PutUser: m, DeleteUser: gone}, err
-	})
+	return s.postBatch(r, nil, decodeUserOp)
+}
+
+func decodeUserOp(line []byte) (catalog.Op, error) {
+	m, gone, err := wire.DecodeUserLine(line)
+	return catalog.Op{PutUser: m, DeleteUser: gone}, err
 }
 
 // postEventsBatch appends events of many users. Events whose ids their users have are counted as unchanged.
 func (s *Server) postEventsBatch(r *http.Request, _ string) (reply, error) {
-	return s.postBatch(r, nil, func(line []byte) (catalog.Op, error) {
-		user, e, err := wire.DecodeEventLine(line)
-		if err != nil {
-			return catalog.Op{}, err
-		}
-		return catalog.Op{AppendEvents: &grebev1.AppendEventsRequest{Id: user, Events: []*grebev1.Event{e}}}, nil
-	})
+	return s.postBatch(r, nil, decodeEventOp)
+}
+
+func decodeEventOp(line []byte) (catalog.Op, error) {
+	user, e, err := wire.DecodeEventLine(line)
+	if err != nil {
+		return catalog.Op{}, err
+	}
+	return catalog.Op{AppendEvents: &grebev1.AppendEventsRequest{Id: user, Events: []*grebev1.Event{e}}}, nil
 }
 
 // postBatch changes the catalog line by line, in order, while the body arrives.
@@ -79,29 +83,56 @@ func (s *Server) postBatch(r *http.Request, from *serve.Import, decode func([]by
 	return reply{body: wire.EncodeBatch(resp)}, nil
 }
 
-// checked is the effect that an import would have.
+// checked is the effect that a batch would have.
 type checked struct {
-	Lines  int               `json:"lines"`
-	Failed int               `json:"failed"` // lines that cannot be read
-	Models []generate.Impact `json:"models"` // models that have codes
+	Lines     int64             `json:"lines"`
+	Created   int64             `json:"created"`
+	Replaced  int64             `json:"replaced"`
+	Deleted   int64             `json:"deleted"`
+	Unchanged int64             `json:"unchanged"`
+	Failed    int64             `json:"failed"`
+	Errors    []checkedLine     `json:"errors"` // the first ones
+	Models    []generate.Impact `json:"models"` // models that have codes
 }
 
-// postCheckItems reads lines as postItems does but changes nothing. It answers which items each model could recommend
-// afterwards.
+type checkedLine struct {
+	Line    int64  `json:"line"`
+	Message string `json:"message"`
+}
+
+// postCheckItems reads lines as postItems does but changes nothing. It answers what they would change, and which items
+// each model could recommend afterwards.
 func (s *Server) postCheckItems(r *http.Request, _ string) (reply, error) {
-	var out checked
+	return s.postCheck(r, decodeItemOp)
+}
+
+func (s *Server) postCheckUsers(r *http.Request, _ string) (reply, error) {
+	return s.postCheck(r, decodeUserOp)
+}
+
+func (s *Server) postCheckEvents(r *http.Request, _ string) (reply, error) {
+	return s.postCheck(r, decodeEventOp)
+}
+
+func (s *Server) postCheck(r *http.Request, decode func([]byte) (catalog.Op, error)) (reply, error) {
+	out := checked{Errors: []checkedLine{}}
 	f := s.service.Forecast()
+	n := int64(0)
 	err := s.eachLine(r, func() int { return 0 }, func(line []byte, problem error) error {
+		n++
 		if problem == nil && len(bytes.TrimSpace(line)) == 0 {
 			return nil
 		}
 		out.Lines++
-		op, err := decodeItemOp(line)
-		if errors.Join(problem, err) != nil {
-			out.Failed++
-			return nil
+		op, err := decode(line)
+		if err = errors.Join(problem, err); err == nil {
+			err = out.add(&op, f.Foresee(&op))
 		}
-		f.Foresee(&op)
+		if err != nil {
+			if out.Failed++; len(out.Errors) < 100 {
+				out.Errors = append(out.Errors, checkedLine{n, err.Error()})
+			}
+		}
 		return nil
 	})
 	if err != nil {
@@ -109,6 +140,25 @@ func (s *Server) postCheckItems(r *http.Request, _ string) (reply, error) {
 	}
 	out.Models = f.Impacts()
 	return asJSON(out)
+}
+
+// add counts what a change would do. It returns the error that the change would have.
+func (c *checked) add(op *catalog.Op, res catalog.Result) error {
+	switch {
+	case res.Err != nil:
+		return res.Err
+	case op.AppendEvents != nil:
+		c.Created, c.Unchanged = c.Created+1-int64(res.Duplicates), c.Unchanged+int64(res.Duplicates)
+	case !res.Changed:
+		c.Unchanged++
+	case op.PutItem == nil && op.PutUser == nil:
+		c.Deleted++
+	case res.Created:
+		c.Created++
+	default:
+		c.Replaced++
+	}
+	return nil
 }
 
 // eachLine calls take for each line of a request as it arrives. A line that is too long comes as an error. held

@@ -55,6 +55,8 @@ var routes = map[string]*route{
 	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
 	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
 	"/v1/items:check":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckItems}},
+	"/v1/users:check":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckUsers}},
+	"/v1/events:check":     {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckEvents}},
 	"/v1/items:index":      {op: "items", role: guard.Catalog, methods: indexMethods},
 	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
 	"/v1/events:batch":     {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postEventsBatch}},

@@ -34,6 +34,7 @@ type commands struct {
 	Ahead      aheadCmd      `cmd:"" help:"Indexing while idle: tokens that one-shot users reuse, and P99 of requests beside it."`
 	Budget     budgetCmd     `cmd:"" help:"How three models compete for one budget of host memory; two configurations on one folder."`
 	Import     importCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
+	Ingest     ingestCmd     `cmd:"" help:"Imports from CSV and Parquet: records per second that are checked, and that are durable."`
 	Serve      serveCmd      `cmd:"" help:"Load on a running server: recommendations at random times, or by clients."`
 	SimPaper   simPaperCmd   `cmd:"" help:"Repeat the cluster experiments of the papers in virtual time, beside their values."`
 	Profile    profileCmd    `cmd:"" help:"Measure this machine's device for grebe sim: time of a batch, bandwidth of KV."`

@@ -21,6 +21,7 @@ type importCmd struct {
 	Lists      string   `default:";" help:"Text between the elements of a list in one cell; default ${default}. A cell may also be a JSON list." placeholder:"TEXT"`
 	Duplicates string   `default:"bad" enum:"bad,last" help:"What a second record with the same id is: bad, or the last one counts (last)."`
 	OnError    string   `default:"stop" enum:"skip,stop" help:"What a bad record does: ${enum}."`
+	DryRun     bool     `help:"Report what would change, what is wrong and what each model could generate, and change nothing."`
 	Restart    bool     `help:"Begin at the start of each file, whatever was imported before."`
 	Force      bool     `help:"Import even if a model is left with fewer than half of the items that it can generate."`
 	cli.AccessFlags
@@ -57,7 +58,7 @@ Examples:
 func (c *importCmd) Run(w *cli.World) error {
 	return (&ingest.Import{
 		Files: c.Files, Server: c.Server, Config: c.Config, DataDir: c.DataDir, Kind: c.Kind, Format: c.Format, Separator: c.Separator,
-		From: c.From, Query: c.Query, PasswordFile: c.Password, Map: c.Map, Lists: c.Lists, LastWins: c.Duplicates == "last", Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force,
+		From: c.From, Query: c.Query, PasswordFile: c.Password, Map: c.Map, Lists: c.Lists, LastWins: c.Duplicates == "last", Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force, DryRun: c.DryRun,
 		Access: &c.AccessFlags, Codes: app.UsableCodes,
 	}).Run(w)
 }

@@ -60,6 +60,8 @@ var Calls = []Call{
 	{"DELETE", "/v1/users/{id}", "delete_user", "Remove a user and what is cached for them, everywhere", "", "", "nothing", false, nil, "catalog"},
 	{"POST", "/v1/users:batch", "put_users", `Add, replace or remove users: a line each, {"delete": "id"} to remove`, "User", "BatchResponse", "", true, nil, "catalog"},
 	{"POST", "/v1/users/{id}/events", "append_events", "Add what a user did", "AppendEventsRequest", "AppendEventsResponse", "", false, nil, "catalog"},
+	{"POST", "/v1/users:check", "check_users", "What users:batch with these lines would change; nothing is changed", "User", "", "counts and errors", true, nil, "catalog"},
+	{"POST", "/v1/events:check", "check_events", "What events:batch with these lines would change; nothing is changed", "", "", "counts and errors", true, nil, "catalog"},
 	{"POST", "/v1/events:batch", "append_events_batch", `Add what many users did: a line each, {"user": "u1", "item": "i1", "time": 1700000000, "id": ".."}`,
 		"", "BatchResponse", "", true, nil, "catalog"},
 	{"GET", "/v1/catalog", "get_catalog", "The catalog and its versions", "", "CatalogResponse", "", false, nil, "catalog"},

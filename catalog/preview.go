@@ -1,0 +1,39 @@
+package catalog
+
+// Preview returns what Apply would do to each Op by itself, and changes nothing. Limits of the catalog's size are not
+// checked.
+func (c *Catalog) Preview(ops []Op) []Result {
+	out := make([]Result, len(ops))
+	for i := range ops {
+		var m mutation
+		if m.prepare(&ops[i], c.opt.MaxHistory); m.Err != nil {
+			out[i].Err = m.Err
+			continue
+		}
+		out[i] = c.preview(&m)
+	}
+	return out
+}
+
+// preview compares a mutation with the entry that it would replace.
+func (c *Catalog) preview(m *mutation) Result {
+	c.mu.RLock()
+	item, user := c.items[m.id], c.users[m.id]
+	c.mu.RUnlock()
+	switch m.verb {
+	case putItem:
+		return Result{Created: item == nil, Changed: item == nil || item.digest != m.item.digest}
+	case putUser:
+		return Result{Created: user == nil, Changed: user == nil || user.digest != m.user.digest}
+	case appendEvents:
+		events, _, err := newEvents(m.record)
+		if err != nil {
+			return Result{Err: err}
+		}
+		fresh := newOnes(user, events)
+		return Result{Created: user == nil, Changed: len(fresh) > 0, Duplicates: len(events) - len(fresh)}
+	case deleteUser:
+		return Result{Changed: user != nil}
+	}
+	return Result{Changed: item != nil}
+}

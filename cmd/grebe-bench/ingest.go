@@ -1,0 +1,31 @@
+package main
+
+import (
+	"grebe/bench/ingest"
+	"grebe/internal/cli"
+)
+
+type ingestCmd struct {
+	Items  int    `default:"300000" want:"at least 1 and at most 100000000" help:"Items of each file; default ${default}." placeholder:"N"`
+	Events int    `default:"300000" want:"at least 0 and at most 100000000" help:"Events; default ${default}." placeholder:"N"`
+	Dir    string `type:"path" help:"Where files and catalogs are made; default: the folder for temporary files." placeholder:"DIR"`
+	JSON   bool   `name:"json" help:"Print JSON."`
+}
+
+func (ingestCmd) Help() string {
+	return `Imports generated items from CSV and Parquet, and events from CSV, into an empty folder: once as a dry run, which parses and
+checks, and once durably.
+
+Examples:
+
+    grebe-bench ingest
+    grebe-bench ingest --items 10000000 --events 0`
+}
+
+func (c *ingestCmd) Run(w *cli.World) error {
+	o := ingest.Options{Items: c.Items, Events: c.Events, Dir: c.Dir, JSON: c.JSON}
+	if err := o.Validate(); err != nil {
+		return cli.Usage(err)
+	}
+	return ingest.Run(w, o)
+}
