@@ -12,7 +12,7 @@ import (
 type commands struct {
 	Demo       demoCmd       `cmd:"" help:"Serve an invented shop with small trained models: see it work."`
 	Serve      serveCmd      `cmd:"" help:"Serve models over HTTP and gRPC."`
-	Import     importCmd     `cmd:"" help:"Load items or users from NDJSON files."`
+	Import     importCmd     `cmd:"" help:"Load items, users or events from files or a database."`
 	Table      tableCmd      `cmd:"" help:"Fill tables of embeddings."`
 	Codes      codesCmd      `cmd:"" help:"Make semantic IDs for items from embeddings."`
 	Index      indexCmd      `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
