@@ -71,6 +71,7 @@ type App struct {
 	service    *serve.Service   // answers requests
 	server     *server.Server   // takes them
 	catalog    *catalog.Catalog
+	users      *catalog.Users       // nil: they are in the catalog
 	first      []serve.Model        // as first loaded; nil once they serve, because they may be retired
 	tables     *embed.Tables        // nil: the configuration has none
 	keeper     *generate.Keeper     // keeps up to date what models can generate; nil: no model generates
@@ -187,6 +188,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 		return fmt.Errorf("remove what a crash left half-written: %w", err)
 	}
 	sc.Catalog, a.first = a.catalog, sc.Models
+	a.openUsers(cfg, &sc)
 	if err := a.keepSnapshots(cfg, targets); err != nil {
 		return err
 	}
@@ -274,7 +276,7 @@ func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
 	if clustered { // the files are loaded once the other members have been heard
 		return items, nil
 	}
-	if err := loadFiles(cfg, items, a.log); err != nil {
+	if err := loadFiles(cfg, items, nil, a.log); err != nil {
 		return nil, err
 	}
 	if n, users, _ := items.Counts(); n+users > 0 {
@@ -284,7 +286,7 @@ func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
 }
 
 // loadFiles loads the changes in the configuration's files of items and users since they were last loaded.
-func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
+func loadFiles(cfg *config.Config, c *catalog.Catalog, users *catalog.Users, log *slog.Logger) error {
 	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log, shared: cfg.Cluster.Name != ""}
 	err := files.once(cfg.Catalog.Items, func(id string) (has, deleted bool, err error) {
 		_, has = c.Item(id)
@@ -294,11 +296,23 @@ func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("catalog.items: %w", err)
 	}
+	load := c.LoadUsersIf
+	if users != nil {
+		load = users.LoadUsersIf
+	}
 	err = files.once(cfg.Catalog.Users, func(id string) (has, deleted bool, err error) {
-		_, has = c.User(id)
-		deleted, err = c.Buried(id)
+		if users != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_, has, err = users.UserWithin(ctx, id)
+		} else {
+			_, has = c.User(id)
+		}
+		if err == nil {
+			deleted, err = c.Buried(id)
+		}
 		return has, deleted, err
-	}, c.LoadUsersIf)
+	}, load)
 	if err != nil {
 		return fmt.Errorf("catalog.users: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"grebe/catalog"
+	"grebe/catalog/redisusers"
 	"grebe/cluster"
 	"grebe/cluster/coord"
 	"grebe/cluster/coord/embedded"
@@ -91,6 +92,22 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 	return nil
 }
 
+// openUsers connects to the store of users that the configuration names, if any.
+func (a *App) openUsers(cfg *config.Config, sc *serve.Config) {
+	k := &cfg.Cluster
+	if k.Users == "" {
+		return
+	}
+	c := redisusers.Config{Addresses: k.UserAddresses(), Username: k.UsersUsername, Prefix: "grebe:" + k.Name + ":user:"}
+	if k.UsersPasswordEnv != "" {
+		c.Password = os.Getenv(k.UsersPasswordEnv)
+	}
+	store := redisusers.Open(c)
+	a.closers.add(store.Close)
+	a.users = catalog.NewUsers(store, a.catalog)
+	sc.Users = a.users
+}
+
 // catchUpWithin bounds the time in which a node waits for the catalog of the others before it serves what it has. It is for starts
 // while the coordinator is away.
 const catchUpWithin = 15 * time.Second
@@ -113,8 +130,8 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 	if err := a.catchUp(ctx, cfg, n.Await); err != nil {
 		return fmt.Errorf("the cluster's catalog: %w", err)
 	}
-	if err := loadFiles(cfg, a.catalog, a.log); err != nil {
-		if !errors.Is(err, catalog.ErrUnavailable) && !errors.Is(err, catalog.ErrUncertain) {
+	if err := loadFiles(cfg, a.catalog, a.users, a.log); err != nil {
+		if !errors.Is(err, catalog.ErrUnavailable) && !errors.Is(err, catalog.ErrUncertain) && !errors.Is(err, catalog.ErrUsers) {
 			return err
 		}
 		a.log.Warn("files of items and users were not loaded: the next start does it", "error", err)

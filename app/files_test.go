@@ -91,7 +91,7 @@ func (f *filed) start(do func(c *catalog.Catalog)) {
 	}
 	defer c.Close()
 	f.log.Reset()
-	if err := loadFiles(&f.cfg, c, slog.New(slog.NewTextHandler(&f.log, nil))); err != nil {
+	if err := loadFiles(&f.cfg, c, nil, slog.New(slog.NewTextHandler(&f.log, nil))); err != nil {
 		f.t.Fatal(err)
 	}
 	do(c)
@@ -202,7 +202,7 @@ func TestConfiguredFilesOfLaterMembers(t *testing.T) {
 	if err := os.MkdirAll(f.cfg.DataDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := loadFiles(&f.cfg, c, slog.New(slog.DiscardHandler)); err != nil {
+	if err := loadFiles(&f.cfg, c, nil, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	a, _ := c.Item("a")

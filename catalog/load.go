@@ -29,7 +29,7 @@ func (c *Catalog) LoadItemsIf(path string, filter Filter) (int, error) {
 	return c.load(path, filter, func(line []byte) (string, Op, error) {
 		m, err := wire.DecodeItem(line)
 		return m.Id, Op{PutItem: m}, err
-	})
+	}, c.Apply)
 }
 
 // LoadUsers adds the users of an NDJSON file, as LoadItems does.
@@ -37,19 +37,21 @@ func (c *Catalog) LoadUsers(path string) (int, error) { return c.LoadUsersIf(pat
 
 // LoadUsersIf is LoadUsers of the lines that a filter lets through.
 func (c *Catalog) LoadUsersIf(path string, filter Filter) (int, error) {
-	return c.load(path, filter, func(line []byte) (string, Op, error) {
-		m, err := wire.DecodeUser(line)
-		return m.Id, Op{PutUser: m}, err
-	})
+	return c.load(path, filter, decodeUser, c.Apply)
 }
 
-func (c *Catalog) load(path string, filter Filter, decode func([]byte) (string, Op, error)) (int, error) {
+func decodeUser(line []byte) (string, Op, error) {
+	m, err := wire.DecodeUser(line)
+	return m.Id, Op{PutUser: m}, err
+}
+
+func (c *Catalog) load(path string, filter Filter, decode func([]byte) (string, Op, error), apply func([]Op) []Result) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("catalog: %w", err)
 	}
 	defer f.Close()
-	l := &loader{c: c, filter: filter, decode: decode, first: map[string]int{}}
+	l := &loader{apply: apply, filter: filter, decode: decode, first: map[string]int{}}
 	if err := l.read(f); err != nil {
 		return l.n, fmt.Errorf("catalog: %s:%d: %w", path, l.line, err)
 	}
@@ -58,7 +60,7 @@ func (c *Catalog) load(path string, filter Filter, decode func([]byte) (string, 
 
 // loader adds the lines of a file.
 type loader struct {
-	c      *Catalog
+	apply  func([]Op) []Result
 	filter Filter // nil: all lines
 	decode func([]byte) (string, Op, error)
 	first  map[string]int // line of each id
@@ -124,7 +126,7 @@ func (l *loader) add(line []byte) error {
 }
 
 func (l *loader) flush() error {
-	for i, r := range l.c.Apply(l.ops) {
+	for i, r := range l.apply(l.ops) {
 		if r.Err != nil {
 			l.line = l.lines[i]
 			return r.Err

@@ -417,7 +417,7 @@ func TestBoundsOfTables(t *testing.T) {
 		}
 	}
 	r, err := NewRedis(RedisConfig{Addresses: []string{"x"}, RowBytes: 8})
-	if err != nil || r.cfg.Pause != 50*time.Millisecond || r.cfg.Dial != time.Second || r.RowBytes() != 8 {
+	if err != nil || r.conn.Pause() != 50*time.Millisecond || r.conn.Dial() != time.Second || r.RowBytes() != 8 {
 		t.Errorf("defaults %+v, %v", r.cfg, err)
 	}
 	if !Finite([]float32{1, -2, 0}) || Finite([]float32{1, float32(math.Inf(1))}) || Finite([]float32{float32(math.Inf(-1))}) || Finite([]float32{float32(math.NaN())}) {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"grebe/internal/redisconn"
 )
 
 // RedisConfig says where a table is.
@@ -35,26 +37,13 @@ type RedisConfig struct {
 // then cached ones are used as they are.
 type Redis struct {
 	cfg      RedisConfig
-	watchers []func(keys []uint64)
-	lost     chan struct{} // a connection was
+	conn     *redisconn.Conn
+	watchers []func(keys []uint64) // changed while no connection is made
+	lost     chan struct{}         // a connection was
 	ended    chan struct{}
-
-	mu         sync.Mutex
-	client     rueidis.Client
-	connecting chan struct{} // closed when the attempt under way ended; nil when there is none
-	failed     error
-	until      time.Time // not asked before
-	closed     bool
-	attempts   sync.WaitGroup
-	asking     chan struct{} // a place for every read under way
+	mending  sync.WaitGroup
+	close    sync.Once
 }
-
-const (
-	// mostAsking bounds reads under way, with those that nobody waits for any more.
-	mostAsking = 256
-	// lateness is how long after its deadline a read may still come: then a cluster says what it has from the nodes that answer.
-	lateness = 5 * time.Millisecond
-)
 
 // NewRedis makes the store; it connects on the first use.
 func NewRedis(cfg RedisConfig) (*Redis, error) {
@@ -64,36 +53,23 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 	if cfg.RowBytes <= 0 {
 		return nil, fmt.Errorf("embed: a table in Redis with rows of %d bytes", cfg.RowBytes)
 	}
-	if cfg.Pause <= 0 {
-		cfg.Pause = 50 * time.Millisecond
-	}
-	if cfg.Dial <= 0 {
-		cfg.Dial = time.Second
-	}
-	return &Redis{cfg: cfg, lost: make(chan struct{}, 1), ended: make(chan struct{}), asking: make(chan struct{}, mostAsking)}, nil
+	r := &Redis{cfg: cfg, lost: make(chan struct{}, 1), ended: make(chan struct{})}
+	r.conn = redisconn.New(redisconn.Config{Addresses: cfg.Addresses, Username: cfg.Username, Password: cfg.Password,
+		Pause: cfg.Pause, Dial: cfg.Dial, Option: r.option})
+	return r, nil
 }
 
 // Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. A connection that was made before anybody
 // watched tells nothing: it is made anew. Reads under way fail then, so call it before requests come.
 func (r *Redis) Watch(changed func(keys []uint64)) {
-	r.mu.Lock()
-	for r.connecting != nil { // it may not know yet that somebody watches
-		wait := r.connecting
-		r.mu.Unlock()
-		<-wait
-		r.mu.Lock()
-	}
-	r.watchers = append(r.watchers, changed)
-	first := len(r.watchers) == 1
-	var deaf rueidis.Client
-	if first {
-		deaf, r.client = r.client, nil
-		r.attempts.Go(r.mend)
-	}
-	r.mu.Unlock()
-	if deaf != nil {
-		deaf.Close()
-	}
+	r.conn.Renew(func() bool {
+		r.watchers = append(r.watchers, changed)
+		if len(r.watchers) > 1 {
+			return false
+		}
+		r.mending.Go(r.mend)
+		return true
+	})
 }
 
 // invalidated hears from the server what was changed, or nil when a connection ends or all is deleted.
@@ -124,11 +100,11 @@ func (r *Redis) mend() {
 			return
 		case <-r.lost:
 		}
-		for !r.answers() {
+		for !r.conn.Answers() {
 			select {
 			case <-r.ended:
 				return
-			case <-time.After(r.cfg.Pause):
+			case <-time.After(r.conn.Pause()):
 			}
 		}
 		for _, changed := range r.watchers {
@@ -137,106 +113,37 @@ func (r *Redis) mend() {
 	}
 }
 
-func (r *Redis) answers() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Dial)
-	defer cancel()
-	client, err := r.connected(ctx)
-	return err == nil && client.Do(ctx, client.B().Ping().Build()).Error() == nil
+// option makes a client check replies, and hear of changes if somebody watches.
+func (r *Redis) option(o *rueidis.ClientOption) {
+	o.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		conn, err := d.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return checkReplies(conn, r.cfg.RowBytes), nil
+	}
+	if len(r.watchers) > 0 {
+		o.DisableCache, o.OnInvalidations = false, r.invalidated
+		o.ClientTrackingOptions = []string{"PREFIX", r.cfg.Prefix, "BCAST", "NOLOOP"}
+		o.PipelineMultiplex = -1 // one connection per server, which is not told of its own changes
+	}
 }
 
 // connected returns the client, waiting for a connection until ctx is done.
 func (r *Redis) connected(ctx context.Context) (rueidis.Client, error) {
-	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		return nil, fmt.Errorf("embed: the table was closed: %w", ErrUnavailable)
-	}
-	if time.Now().Before(r.until) {
-		defer r.mu.Unlock()
-		return nil, fmt.Errorf("embed: %w: %w", ErrUnavailable, r.failed)
-	}
-	if r.client != nil {
-		defer r.mu.Unlock()
-		return r.client, nil
-	}
-	if r.connecting == nil {
-		r.connecting = make(chan struct{})
-		r.attempts.Go(r.connect)
-	}
-	wait := r.connecting
-	r.mu.Unlock()
-	select {
-	case <-ctx.Done():
-		return nil, fmt.Errorf("embed: connect to Redis: %w", ctx.Err())
-	case <-wait:
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.client == nil {
-		return nil, fmt.Errorf("embed: %w: %w", ErrUnavailable, r.failed)
-	}
-	return r.client, nil
-}
-
-func (r *Redis) connect() {
-	option := rueidis.ClientOption{
-		InitAddress: r.cfg.Addresses, Username: r.cfg.Username, Password: r.cfg.Password,
-		DisableCache: true, DisableRetry: true, ReadBufferEachConn: 1 << 20, WriteBufferEachConn: 1 << 18,
-		Dialer: net.Dialer{Timeout: r.cfg.Dial}, ConnWriteTimeout: 5 * time.Second,
-		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			conn, err := d.DialContext(ctx, "tcp", address)
-			if err != nil {
-				return nil, err
-			}
-			return checkReplies(conn, r.cfg.RowBytes), nil
-		},
-	}
-	if len(r.watchers) > 0 {
-		option.DisableCache, option.OnInvalidations = false, r.invalidated
-		option.ClientTrackingOptions = []string{"PREFIX", r.cfg.Prefix, "BCAST", "NOLOOP"}
-		option.PipelineMultiplex = -1 // one connection per server, which is not told of its own changes
-	}
-	client, err := newClient(option)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil && r.closed {
-		client.Close()
-		err = ErrUnavailable
-	}
+	client, err := r.conn.Client(ctx)
 	if err != nil {
-		r.fail(fmt.Errorf("connect to Redis at %s: %w", strings.Join(r.cfg.Addresses, ", "), err))
-	} else {
-		r.client = client
+		err = fmt.Errorf("embed: %w", err)
 	}
-	close(r.connecting)
-	r.connecting = nil
+	return client, err
 }
 
-// newClient is rueidis.NewClient. A panic over what a server said is an error.
-func newClient(option rueidis.ClientOption) (client rueidis.Client, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("a malformed reply: %v", p)
-		}
-	}()
-	return rueidis.NewClient(option)
-}
-
-// fail begins a pause. The caller holds mu.
-func (r *Redis) fail(err error) { r.failed, r.until = err, time.Now().Add(r.cfg.Pause) }
-
-// check looks at an operation's error: one that Redis answered is passed on, any other begins a pause, except
-// that the caller gave up.
+// check looks at an operation's error.
 func (r *Redis) check(ctx context.Context, what string, err error) error {
-	if err == nil {
-		return nil
+	if err = r.conn.Check(ctx, what, err); err != nil {
+		err = fmt.Errorf("embed: %w", err)
 	}
-	if _, answered := rueidis.IsRedisErr(err); !answered && !errors.Is(ctx.Err(), context.Canceled) {
-		r.mu.Lock()
-		r.fail(err)
-		r.mu.Unlock()
-	}
-	return fmt.Errorf("embed: %s in Redis: %w", what, err)
+	return err
 }
 
 // names returns the keys' names, all cut from one string.
@@ -254,39 +161,6 @@ func (r *Redis) names(keys []uint64) []string {
 	return out
 }
 
-// ask calls read in a goroutine and returns when it is done or, soon, when ctx is: the client may wait for a connection that another
-// call is making, whatever ctx says. What read returns after that nobody sees, so it MUST NOT write to the caller's memory.
-func (r *Redis) ask(ctx context.Context, read func() []rueidis.RedisResult) ([]rueidis.RedisResult, error) {
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case r.asking <- struct{}{}:
-	}
-	answer := make(chan []rueidis.RedisResult, 1)
-	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		<-r.asking
-		return nil, ErrUnavailable
-	}
-	r.attempts.Go(func() {
-		answer <- read()
-		<-r.asking
-	})
-	r.mu.Unlock()
-	select {
-	case a := <-answer:
-		return a, nil
-	case <-ctx.Done():
-	}
-	select {
-	case a := <-answer:
-		return a, nil
-	case <-time.After(lateness):
-		return nil, ctx.Err()
-	}
-}
-
 // Gather is one MGET, or a pipeline to each node of a cluster.
 func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
 	if len(keys) == 0 {
@@ -300,7 +174,7 @@ func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []
 	if client.Mode() == rueidis.ClientModeCluster {
 		return r.gatherCluster(ctx, client, names, rows, found)
 	}
-	results, err := r.ask(ctx, func() []rueidis.RedisResult {
+	results, err := r.conn.Ask(ctx, func() []rueidis.RedisResult {
 		return []rueidis.RedisResult{client.Do(ctx, client.B().Mget().Key(names...).Build())}
 	})
 	var values []rueidis.RedisMessage
@@ -319,7 +193,7 @@ func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []
 
 // gatherCluster asks for each row by itself, since nodes fail by themselves.
 func (r *Redis) gatherCluster(ctx context.Context, client rueidis.Client, names []string, rows []byte, found []bool) error {
-	results, err := r.ask(ctx, func() []rueidis.RedisResult {
+	results, err := r.conn.Ask(ctx, func() []rueidis.RedisResult {
 		commands := make([]rueidis.Completed, len(names))
 		for i, name := range names {
 			commands[i] = client.B().Get().Key(name).Build()
@@ -411,17 +285,8 @@ func (r *Redis) RowBytes() int { return r.cfg.RowBytes }
 
 // Close ends the connections.
 func (r *Redis) Close() error {
-	r.mu.Lock()
-	if !r.closed {
-		close(r.ended)
-	}
-	r.closed = true
-	client := r.client
-	r.client = nil
-	r.mu.Unlock()
-	if client != nil {
-		client.Close()
-	}
-	r.attempts.Wait()
+	r.close.Do(func() { close(r.ended) })
+	r.conn.Close()
+	r.mending.Wait()
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"grebe/internal/redisconn"
 )
 
 // Store keeps the rows of one table by key. It is safe for concurrent use; embedtest is its conformance suite.
@@ -30,7 +32,7 @@ type watched interface {
 }
 
 // ErrUnavailable is returned by a store that did not answer lately and is not asked again for a moment.
-var ErrUnavailable = errors.New("the store is unavailable")
+var ErrUnavailable = redisconn.ErrUnavailable
 
 // ErrKept is returned for rows that a store cannot delete.
 var ErrKept = errors.New("rows of a mapped file cannot be deleted: put others in their place")

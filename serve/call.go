@@ -227,7 +227,10 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	if m.Id == "" {
 		return nil, Errorf(InvalidArgument, "user", "give id, history, text or tokens")
 	}
-	known, ok := s.catalog.User(m.Id)
+	known, ok, err := s.known(c, m.Id)
+	if err != nil {
+		return nil, err
+	}
 	if !ok {
 		return nil, Errorf(InvalidArgument, "user.id", "no user %s", Quoted(m.Id))
 	}

@@ -39,8 +39,11 @@ func (s *Service) DeleteItem(ctx context.Context, id string) error {
 }
 
 // User returns a user of the catalog.
-func (s *Service) User(id string) (*grebev1.User, error) {
-	u, ok := s.catalog.User(id)
+func (s *Service) User(ctx context.Context, id string) (*grebev1.User, error) {
+	u, ok, err := s.people.UserWithin(ctx, id)
+	if err != nil {
+		return nil, s.catalogError(err)
+	}
 	if !ok {
 		return nil, Errorf(NotFound, "", "no user %s", Quoted(id))
 	}
@@ -80,7 +83,7 @@ func (s *Service) apply(ctx context.Context, op catalog.Op) (catalog.Result, err
 		}
 		defer done()
 	}
-	res := s.catalog.ApplyWithin(ctx, "", []catalog.Op{op})[0]
+	res := s.people.ApplyWithin(ctx, "", []catalog.Op{op})[0]
 	if res.Err != nil {
 		return res, s.catalogError(res.Err)
 	}
@@ -101,7 +104,7 @@ func (s *Service) forgotten(ctx context.Context, id string, left error) error {
 
 // AppendEvents appends events to a user. It creates an unknown user, because a new user's events may arrive first.
 func (s *Service) AppendEvents(ctx context.Context, id string, events []*grebev1.Event) (*grebev1.AppendEventsResponse, error) {
-	u, created, dropped, err := s.catalog.AppendEventsWithin(ctx, id, events)
+	u, created, dropped, err := s.people.AppendEventsWithin(ctx, id, events)
 	if err != nil {
 		return nil, s.catalogError(err)
 	}
@@ -147,7 +150,8 @@ func (s *Service) catalogError(err error) error {
 		return Errorf(Unavailable, "", "%v: it takes no changes until the server is started again", catalog.ErrFailed)
 	case errors.Is(err, catalog.ErrClosed):
 		return Errorf(Unavailable, "", "shutting down")
-	case errors.Is(err, catalog.ErrUnavailable), errors.Is(err, catalog.ErrUncertain), errors.Is(err, catalog.ErrMember):
+	case errors.Is(err, catalog.ErrUnavailable), errors.Is(err, catalog.ErrUncertain), errors.Is(err, catalog.ErrMember),
+		errors.Is(err, catalog.ErrUsers):
 		return Errorf(Unavailable, "", "%v", err)
 	}
 	return err

@@ -133,13 +133,13 @@ func (b *Batch) flush() error {
 	if err := b.from.begin(); err != nil {
 		return err
 	}
-	results := b.s.catalog.ApplyWithin(b.ctx, b.from.name(), b.ops)
+	results := b.s.people.ApplyWithin(b.ctx, b.from.name(), b.ops)
 	unknown := b.forget(results)
 	for i, res := range results {
 		op := &b.ops[i]
 		switch {
 		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed), errors.Is(res.Err, catalog.ErrUnavailable),
-			errors.Is(res.Err, catalog.ErrUncertain), errors.Is(res.Err, catalog.ErrMember), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
+			errors.Is(res.Err, catalog.ErrUncertain), errors.Is(res.Err, catalog.ErrMember), errors.Is(res.Err, catalog.ErrUsers), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
 			return b.s.catalogError(res.Err)
 		case res.Err != nil:
 			b.Fail(b.lines[i], b.s.catalogError(res.Err))

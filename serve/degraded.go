@@ -13,6 +13,11 @@ func (s *Service) Problems() []string {
 	if err := s.catalog.Failed(); err != nil {
 		out = append(out, fmt.Sprintf("%v; %d requests to change it were refused", err, s.refused.Load()))
 	}
+	if s.cfg.Users != nil {
+		if err := s.cfg.Users.Failing(); err != nil {
+			out = append(out, fmt.Sprintf("the store of users does not answer, requests that name a stored user get 503: %v", err))
+		}
+	}
 	if s.cfg.Versions != nil {
 		if err := s.cfg.Versions.Failing(); err != nil {
 			out = append(out, fmt.Sprintf("versions of the catalog are not on disk, and are gone after a restart: %v", err))

@@ -33,6 +33,8 @@ type Config struct {
 	Models  []Model          // at least one, with different names
 	Catalog *catalog.Catalog // an empty one
 	Node    string           // name in responses; n0
+	// Users are the users, if they lie in a store of their own; nil: they are the Catalog's.
+	Users *catalog.Users
 	// Versions keeps the versions of the catalog that models generate; nil: there are none to choose from.
 	Versions *generate.Keeper
 
@@ -134,6 +136,7 @@ type Service struct {
 	models   map[string]*slot
 	served   []*slot // in the order of the configuration
 	catalog  *catalog.Catalog
+	people   users
 	refused  atomic.Int64 // changes refused because the catalog's disk failed
 	underWay atomic.Int64 // requests of models in flight
 	log      *slog.Logger
@@ -185,7 +188,7 @@ func New(cfg Config) (*Service, error) {
 		return nil, fmt.Errorf("serve: %w", err)
 	}
 	s := &Service{
-		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
+		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, people: people(&cfg), log: cfg.Logger, metrics: m,
 		now: time.Now, hotUsers: newHot(), hotItems: newHot(),
 	}
 	s.ahead = s.newIndexer()

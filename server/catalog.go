@@ -39,8 +39,8 @@ func (s *Server) deleteItem(r *http.Request, id string) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.service.DeleteItem(r.Context(), id)
 }
 
-func (s *Server) getUser(_ *http.Request, id string) (reply, error) {
-	u, err := s.service.User(id)
+func (s *Server) getUser(r *http.Request, id string) (reply, error) {
+	u, err := s.service.User(r.Context(), id)
 	if err != nil {
 		return reply{}, err
 	}

@@ -9,6 +9,8 @@
 // relative to the working directory.
 package config
 
+import "strings"
+
 // Config is a server's configuration. Each field says its unit and default.
 type Config struct {
 	Listen      string `yaml:"listen"`       // address of HTTP; 127.0.0.1:8080
@@ -57,6 +59,20 @@ type Cluster struct {
 	// Fetch is whether requests fetch KV from other members where that is predicted to be faster than to compute it:
 	// on or off; on
 	Fetch string `yaml:"fetch"`
+	// Users is redis://HOST:PORT,… of a Redis or Valkey server, or of some nodes of a cluster, where users and their events lie instead of in
+	// the catalog's log; none
+	Users            string `yaml:"users"`
+	UsersUsername    string `yaml:"users_username"`     // for it; none
+	UsersPasswordEnv string `yaml:"users_password_env"` // variable that has the password for it; none
+}
+
+// UserAddresses returns the addresses in Users; nil: it names none.
+func (k *Cluster) UserAddresses() []string {
+	list, ok := strings.CutPrefix(k.Users, "redis://")
+	if !ok || list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
 }
 
 // ClusterTLS names PEM files. Members show each other their certificates, which name cluster and node.

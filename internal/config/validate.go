@@ -338,6 +338,15 @@ func (c *Config) validateCluster(p *problems) {
 			p.add(a.path, "%q is not an address: write HOST:PORT, such as 127.0.0.1:7070", a.addr)
 		}
 	}
+	for _, a := range k.UserAddresses() {
+		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" || strings.ContainsAny(a, "@/") {
+			p.add("cluster.users", "%q: want redis://HOST:PORT,…; names and passwords are in users_username and users_password_env", k.Users)
+			break
+		}
+	}
+	if k.Users != "" && k.UserAddresses() == nil {
+		p.add("cluster.users", "%q: want redis://HOST:PORT,…", k.Users)
+	}
 	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "least-loaded", "round-robin", "user-hash")
 	p.oneOf("cluster.fetch", k.Fetch, "on", "off")
 	if k.Fetch == "off" && slices.Contains(k.Roles, "kv") {
