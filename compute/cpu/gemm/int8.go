@@ -179,15 +179,13 @@ func plainTile(sums *[16]int32, a *[16][4]int8, w *[16][16][4]int8) {
 // packInt8 quantises the rows of a panel, or takes those that are integers already.
 func (w *Weights) packInt8(panel int, rows *[panelCols]sourceRow) {
 	const step = panelCols * int8Depth
-	dst := unsafe.Slice((*int8)(w.at(panel, 0)), w.steps*step)
+	dst := unsafe.Slice((*byte)(w.at(panel, 0)), w.steps*step)
+	var zero byte
 	if w.kernels.unsigned {
+		zero = 128
 		for i := range dst {
-			dst[i] = -128 // zero
+			dst[i] = zero
 		}
-	}
-	var flip int8
-	if w.kernels.unsigned {
-		flip = -128
 	}
 	group := 4
 	if w.kernels.pairs {
@@ -201,27 +199,48 @@ func (w *Weights) packInt8(panel int, rows *[panelCols]sourceRow) {
 		inverse := r.integers(&w.scales[panel*panelCols+c])
 		column := dst[c/16*step/2+c%16*group:]
 		for s, k := 0, 0; k < w.k; s, k = s+1, k+int8Depth {
-			r.packStep(column[s*step:], group, k, min(int8Depth, w.k-k), inverse, flip)
+			var q [int8Depth]byte
+			r.round(&q, k, min(int8Depth, w.k-k), inverse)
+			place(column[s*step:], &q, group, zero)
 		}
 	}
 }
 
-// packStep sets n values of a column from k on, groups of which lie 16 columns apart.
-func (r *sourceRow) packStep(column []int8, group, k, n int, inverse float32, flip int8) {
+// place writes a step of a column, groups of which lie 16 columns apart.
+func place(column []byte, q *[int8Depth]byte, group int, zero byte) {
+	if group == 2 {
+		for g := range int8Depth / 2 {
+			column[32*g], column[32*g+1] = q[2*g]^zero, q[2*g+1]^zero
+		}
+		return
+	}
+	flip := 0x01010101 * uint32(zero)
+	for g := range int8Depth / 4 {
+		binary.LittleEndian.PutUint32(column[64*g:], binary.LittleEndian.Uint32(q[4*g:])^flip)
+	}
+}
+
+// round sets the first n of q to the integers of a row from k on.
+func (r *sourceRow) round(q *[int8Depth]byte, k, n int, inverse float32) {
+	switch r.dtype {
+	case compute.INT8:
+		copy(q[:n], r.data[k:])
+		return
+	case compute.BF16: // of most checkpoints
+		src := r.data[2*k:][:2*n]
+		for i := range q[:n] {
+			v := math.Float32frombits(uint32(src[2*i])<<16 | uint32(src[2*i+1])<<24)
+			q[i] = byte(round8(float32(v * inverse)))
+		}
+		return
+	}
 	var v [stepDepth]float32
 	for from := 0; from < n; from += stepDepth {
 		m := min(stepDepth, n-from)
-		if r.dtype == compute.INT8 {
-			for i := range m {
-				at := from + i
-				column[at/group*16*group+at%group] = int8(r.data[k+at]) ^ flip
-			}
-			continue
-		}
 		r.floats(&v, k+from, m)
-		for i := range m {
-			at := from + i
-			column[at/group*16*group+at%group] = round8(float32(v[i]*inverse)) ^ flip
+		to := q[from:][:m]
+		for i := range to {
+			to[i] = byte(round8(float32(v[i] * inverse)))
 		}
 	}
 }
