@@ -223,7 +223,7 @@ func (s *serverSink) apply(ctx context.Context, kind string, lines []line, n *co
 
 func (s *serverSink) post(ctx context.Context, kind string, body []byte) (*batchAnswer, error) {
 	path := "/v1/" + kind + ":batch"
-	if kind == kindItems {
+	if kind == kindItems && s.id != "" { // else every request is an import of its own
 		path += "?import=" + url.QueryEscape(s.id)
 	}
 	var a batchAnswer

@@ -13,6 +13,7 @@ type commands struct {
 	Demo       demoCmd       `cmd:"" help:"Serve an invented shop with small trained models: see it work."`
 	Serve      serveCmd      `cmd:"" help:"Serve models over HTTP and gRPC."`
 	Import     importCmd     `cmd:"" help:"Load items, users or events from files or a database."`
+	Stream     streamCmd     `cmd:"" help:"Follow items, users or events in Kafka or a stream of Redis."`
 	Table      tableCmd      `cmd:"" help:"Fill tables of embeddings."`
 	Codes      codesCmd      `cmd:"" help:"Make semantic IDs for items from embeddings."`
 	Index      indexCmd      `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
