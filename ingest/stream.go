@@ -175,7 +175,7 @@ func (f *follower) follow(ctx context.Context) error {
 		if err != nil {
 			fmt.Fprintf(f.w.Stderr, "%s: %v: trying again\n", f.s.Topic, err)
 			tries++
-			wait(ctx, min(100*time.Millisecond<<min(tries, 7), 10*time.Second))
+			wait(ctx, pause(tries))
 			continue
 		}
 		tries = 0
@@ -188,22 +188,19 @@ func (f *follower) store(ctx context.Context, messages []message) error {
 	lines := make([]line, len(messages))
 	var n counts
 	var problems []error
-	for tries := 0; ; tries++ {
+	err := f.until(ctx, func() (err error) {
 		for i := range messages {
 			lines[i] = f.decode(&messages[i])
 		}
-		var err error
 		n = counts{}
-		if problems, err = f.dst.apply(ctx, f.s.Kind, lines, &n); err == nil {
-			break
-		}
-		fmt.Fprintf(f.w.Stderr, "%s: %v: trying again\n", f.s.Topic, err)
-		if wait(ctx, min(100*time.Millisecond<<min(tries, 7), 10*time.Second)); ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-	bad, err := f.bury(messages, lines, problems)
+		problems, err = f.dst.apply(ctx, f.s.Kind, lines, &n)
+		return err
+	})
 	if err != nil {
+		return err
+	}
+	var bad int
+	if err := f.until(ctx, func() (err error) { bad, err = f.bury(messages, lines, problems); return err }); err != nil {
 		return err
 	}
 	f.total += int64(len(messages))
@@ -222,6 +219,23 @@ func (f *follower) store(ctx context.Context, messages []message) error {
 	}
 	return nil
 }
+
+// until calls do again until it succeeds, less and less often. It fails only when the context ends.
+func (f *follower) until(ctx context.Context, do func() error) error {
+	for tries := 0; ; tries++ {
+		err := do()
+		if err == nil {
+			return nil
+		}
+		fmt.Fprintf(f.w.Stderr, "%s: %v: trying again\n", f.s.Topic, err)
+		if wait(ctx, pause(tries)); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// pause is the time before another try: 100 ms at first, at most 10 s.
+func pause(tries int) time.Duration { return min(100*time.Millisecond<<min(tries, 7), 10*time.Second) }
 
 // decode decodes a message.
 func (f *follower) decode(m *message) (l line) {
