@@ -41,7 +41,7 @@ func (t *level) train() error {
 		if err != nil {
 			return err
 		}
-		if e := sample.err(); e < least {
+		if e := sample.err(); best == nil || e < least {
 			best, least = t.centroids, e
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -16,17 +16,31 @@ const pollMessages = 2000
 // kafka reads a topic as a member of a consumer group.
 type kafka struct {
 	client *kgo.Client
-	waits  map[int32]int64 // messages behind the last one read, by partition
-	total  atomic.Int64
+	mu     sync.Mutex
+	waits  map[int32]int64 // messages behind the last one read, by partition that this member has
 }
 
 func newKafka(s *Stream) (*kafka, error) {
+	k := &kafka{waits: map[int32]int64{}}
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.Kafka...), kgo.ConsumerGroup(s.Group), kgo.ConsumeTopics(s.Topic),
-		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxBytes(16<<20), kgo.FetchMaxWait(500*time.Millisecond))
+		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxBytes(16<<20), kgo.FetchMaxWait(500*time.Millisecond),
+		kgo.OnPartitionsRevoked(k.leave), kgo.OnPartitionsLost(k.leave))
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	return &kafka{client: client, waits: map[int32]int64{}}, nil
+	k.client = client
+	return k, nil
+}
+
+// leave forgets partitions that another member has now.
+func (k *kafka) leave(_ context.Context, _ *kgo.Client, gone map[string][]int32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, partitions := range gone {
+		for _, p := range partitions {
+			delete(k.waits, p)
+		}
+	}
 }
 
 // poll returns records. No partition is given to another member until commit, or the next poll.
@@ -39,9 +53,13 @@ func (k *kafka) poll(ctx context.Context) ([]message, error) {
 		if p.Err != nil && !errors.Is(p.Err, context.Canceled) && !errors.Is(p.Err, context.DeadlineExceeded) {
 			failed = errors.Join(failed, fmt.Errorf("partition %d: %w", p.Partition, p.Err))
 		}
+		if n := len(p.Records); n > 0 {
+			k.mu.Lock()
+			k.waits[p.Partition] = max(0, p.HighWatermark-p.Records[n-1].Offset-1)
+			k.mu.Unlock()
+		}
 		for _, r := range p.Records {
 			out = append(out, message{place: fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset), key: string(r.Key), text: r.Value})
-			k.waits[r.Partition] = max(0, p.HighWatermark-r.Offset-1)
 		}
 	})
 	if len(out) > 0 {
@@ -51,14 +69,19 @@ func (k *kafka) poll(ctx context.Context) ([]message, error) {
 }
 
 func (k *kafka) commit(ctx context.Context) error {
-	sum := int64(0)
-	for _, n := range k.waits {
-		sum += n
+	if err := ctx.Err(); err != nil { // the client may send a commit all the same
+		return err
 	}
-	k.total.Store(sum)
 	return k.client.CommitUncommittedOffsets(ctx)
 }
 
-func (k *kafka) lag() int64 { return k.total.Load() }
+func (k *kafka) lag() (sum int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range k.waits {
+		sum += n
+	}
+	return sum
+}
 
 func (k *kafka) close() { k.client.CloseAllowingRebalance() }

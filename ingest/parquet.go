@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -300,6 +302,14 @@ func cutShort(err error) error {
 	return err
 }
 
+// unsigned returns a cell of a number; one that is too large for an integer is a text.
+func unsigned(n uint64) cell {
+	if n > math.MaxInt64 {
+		return cell{kind: textCell, text: strconv.FormatUint(n, 10)}
+	}
+	return cell{kind: intCell, int: int64(n)}
+}
+
 // converter returns how values of a type become cells.
 func converter(t parquet.Type) func(*parquet.Value) (cell, error) {
 	if l := t.LogicalType(); l != nil {
@@ -314,6 +324,9 @@ func converter(t parquet.Type) func(*parquet.Value) (cell, error) {
 		case *format.IntType:
 			if !l.IsSigned && t.Kind() == parquet.Int32 {
 				return func(v *parquet.Value) (cell, error) { return cell{kind: intCell, int: int64(v.Uint32())}, nil }
+			}
+			if !l.IsSigned && t.Kind() == parquet.Int64 {
+				return func(v *parquet.Value) (cell, error) { return unsigned(v.Uint64()), nil }
 			}
 		case *format.UUIDType:
 			return func(v *parquet.Value) (cell, error) { return uuid(v.ByteArray()), nil }

@@ -15,8 +15,9 @@ import (
 type redisStream struct {
 	client               rueidis.Client
 	key, group, consumer string
-	from                 string   // ">": new entries; else own entries after this id, which were not acknowledged
-	ids                  []string // to acknowledge
+	from                 string    // ">": new entries; "0": own entries that were not acknowledged
+	claimed              time.Time // when entries of other consumers were last looked for
+	ids                  []string  // to acknowledge
 	waits                int64
 }
 
@@ -38,13 +39,45 @@ func newRedisStream(ctx context.Context, s *Stream) (*redisStream, error) {
 }
 
 // poll returns entries: first those that this consumer, or one that is gone, had and did not acknowledge.
+// After a failure it reads its own entries again: the answer with new ones may have been lost.
 func (r *redisStream) poll(ctx context.Context) ([]message, error) {
-	if r.from == "0" && len(r.ids) == 0 {
-		err := r.client.Do(ctx, r.client.B().Xautoclaim().Key(r.key).Group(r.group).Consumer(r.consumer).
-			MinIdleTime(fmt.Sprint(idleEntries.Milliseconds())).Start("0").Count(pollMessages).Justid().Build()).Error()
+	out, err := r.read(ctx)
+	if err != nil {
+		r.from = "0"
+	}
+	return out, err
+}
+
+// claim takes over entries that another consumer has had for too long.
+func (r *redisStream) claim(ctx context.Context) error {
+	for at := "0"; ; {
+		reply, err := r.client.Do(ctx, r.client.B().Xautoclaim().Key(r.key).Group(r.group).Consumer(r.consumer).
+			MinIdleTime(fmt.Sprint(idleEntries.Milliseconds())).Start(at).Count(pollMessages).Justid().Build()).ToArray()
 		if err != nil {
+			return err
+		}
+		if len(reply) < 2 {
+			return errors.New("XAUTOCLAIM: the answer is too short")
+		}
+		ids, err := reply[1].ToArray()
+		if err != nil {
+			return err
+		}
+		if len(ids) > 0 {
+			r.from = "0"
+		}
+		if at, err = reply[0].ToString(); err != nil || at == "0-0" {
+			return err
+		}
+	}
+}
+
+func (r *redisStream) read(ctx context.Context) ([]message, error) {
+	if time.Since(r.claimed) > idleEntries {
+		if err := r.claim(ctx); err != nil {
 			return nil, err
 		}
+		r.claimed = time.Now()
 	}
 	r.ids = r.ids[:0]
 	got, err := r.client.Do(ctx, r.client.B().Xreadgroup().Group(r.group, r.consumer).Count(pollMessages).Block(1000).
@@ -76,6 +109,7 @@ func (r *redisStream) poll(ctx context.Context) ([]message, error) {
 func (r *redisStream) commit(ctx context.Context) error {
 	if len(r.ids) > 0 {
 		if err := r.client.Do(ctx, r.client.B().Xack().Key(r.key).Group(r.group).Id(r.ids...).Build()).Error(); err != nil {
+			r.from = "0" // before newer entries, which an old one must not undo later
 			return err
 		}
 		r.ids = r.ids[:0]

@@ -47,6 +47,7 @@ type source struct {
 	unit      string // "line" or "row"
 	table     *table // nil: NDJSON in the form of the API
 	query     string // of a database
+	shape     string // how cells are read, of a table: a resumed import must not change it
 }
 
 // newSource checks a file, or standard input if path is "-". The caller MUST call close.
@@ -111,7 +112,11 @@ func (s *source) inspect(how reading) error {
 		return err
 	}
 	if s.kind, s.why = how.kind, "as --kind says"; s.kind == "" {
-		s.kind, s.why = guessKind(filepath.Base(s.path), pairs, columns, head)
+		name := filepath.Base(s.path)
+		if s.query != "" { // the address of a database tells nothing
+			name = ""
+		}
+		s.kind, s.why = guessKind(name, pairs, columns, head)
 	}
 	if s.kind == "" {
 		return cli.Usagef("%s: items, users or events? Neither its name nor its first line tells: give --kind", s.path)
@@ -119,6 +124,7 @@ func (s *source) inspect(how reading) error {
 	if columns == nil {
 		return nil
 	}
+	s.shape = fmt.Sprintf("\x00%q %q %q %q", how.fields, how.lists, how.separator, how.format)
 	if s.table, err = newTable(s.kind, columns, pairs, how.lists); err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}

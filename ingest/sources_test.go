@@ -285,7 +285,7 @@ func TestTablesAreResumed(t *testing.T) {
 		path, dir := file(t, name, data), t.TempDir()
 		ctx, stop := context.WithCancel(t.Context())
 		var b bytes.Buffer
-		i := &Import{Files: []string{path}, DataDir: dir, Map: "id=sku,text=title"}
+		i := &Import{Files: []string{path}, DataDir: dir, Map: "id=sku,text=title", Lists: ";"}
 		i.applied = func(n int64) {
 			if n > 5000 {
 				stop()

@@ -76,6 +76,12 @@ func (c *Import) database(env []string) (*database, error) {
 		return nil, cli.Usagef("--from: a password on the command line is visible to other users of this machine: leave it out and set %s, "+
 			"or give --password-file FILE, or put the whole address into a variable and give --from env:NAME", passwordVariable)
 	}
+	for _, name := range []string{"password", "passwd", "sslpassword"} {
+		if u.Query().Has(name) && !variable {
+			return nil, cli.Usagef("--from: %s on the command line is visible to other users of this machine: set %s, "+
+				"or put the whole address into a variable and give --from env:NAME", name, passwordVariable)
+		}
+	}
 	if !given {
 		if password, err = c.password(env); err != nil {
 			return nil, err
@@ -123,6 +129,7 @@ func openMySQL(u *url.URL, password string) (*sql.DB, error) {
 		cfg.Addr = net.JoinHostPort(u.Hostname(), "3306")
 	}
 	cfg.ParseTime, cfg.Loc, cfg.Timeout = true, time.UTC, connectWithin
+	cfg.Params = map[string]string{"time_zone": "'+00:00'"} // else TIMESTAMPs come in the server's zone
 	cfg.Logger = &mysql.NopLogger{}
 	for name, values := range u.Query() {
 		switch value := values[0]; name {
@@ -290,6 +297,9 @@ func sqlText(v any) string {
 	case string:
 		return v
 	case time.Time:
+		if v.IsZero() { // MySQL's 0000-00-00
+			return ""
+		}
 		return v.UTC().Format(time.RFC3339Nano)
 	case float64:
 		return strconv.FormatFloat(v, 'f', -1, 64)

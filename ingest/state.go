@@ -36,7 +36,7 @@ func loadImportState(dir string, src *source, target string) (*importState, erro
 	if err != nil {
 		return nil, err
 	}
-	name := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", full+src.query, src.kind, target))
+	name := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", full+src.query+src.shape, src.kind, target))
 	s := &importState{name: filepath.Join(dir, hex.EncodeToString(name[:16])+".json"), saved: time.Now()}
 	data, err := os.ReadFile(s.name)
 	if errors.Is(err, fs.ErrNotExist) {

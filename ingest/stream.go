@@ -1,10 +1,12 @@
 package ingest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"grebe/catalog"
 	"grebe/internal/cli"
 )
 
@@ -166,11 +169,15 @@ type follower struct {
 func (f *follower) follow(ctx context.Context) error {
 	for tries := 0; ctx.Err() == nil; {
 		messages, err := f.feed.poll(ctx)
+		f.metrics.lag.Set(float64(f.feed.lag()))
 		if err == nil && len(messages) > 0 {
 			err = f.store(ctx, messages)
 		}
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(err, catalog.ErrFailed) {
+			return fmt.Errorf("%w: start again when the disk is repaired; no message is lost", err)
 		}
 		if err != nil {
 			fmt.Fprintf(f.w.Stderr, "%s: %v: trying again\n", f.s.Topic, err)
@@ -193,8 +200,15 @@ func (f *follower) store(ctx context.Context, messages []message) error {
 			lines[i] = f.decode(&messages[i])
 		}
 		n = counts{}
-		problems, err = f.dst.apply(ctx, f.s.Kind, lines, &n)
-		return err
+		if problems, err = f.dst.apply(ctx, f.s.Kind, lines, &n); err != nil {
+			return err
+		}
+		for _, p := range problems {
+			if errors.Is(p, catalog.ErrFull) { // no fault of the message: it waits for room
+				return p
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return err
@@ -213,19 +227,19 @@ func (f *follower) store(ctx context.Context, messages []message) error {
 	f.metrics.messages.WithLabelValues("changed").Add(float64(n.Created + n.Replaced + n.Deleted))
 	f.metrics.messages.WithLabelValues("unchanged").Add(float64(n.Unchanged))
 	f.metrics.messages.WithLabelValues("bad").Add(float64(bad))
-	f.metrics.lag.Set(float64(f.feed.lag()))
 	if f.s.committed != nil {
 		f.s.committed(f.total)
 	}
 	return nil
 }
 
-// until calls do again until it succeeds, less and less often. It fails only when the context ends.
+// until calls do again until it succeeds, less and less often. It fails when the context ends, or when the catalog takes
+// no more writes until it is opened again.
 func (f *follower) until(ctx context.Context, do func() error) error {
 	for tries := 0; ; tries++ {
 		err := do()
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, catalog.ErrFailed) {
+			return err
 		}
 		fmt.Fprintf(f.w.Stderr, "%s: %v: trying again\n", f.s.Topic, err)
 		if wait(ctx, pause(tries)); ctx.Err() != nil {
@@ -251,8 +265,13 @@ func (f *follower) decode(m *message) (l line) {
 		return l
 	}
 	if f.table == nil {
-		l.text = m.text
-		l.op, l.err = decodeLine(f.s.Kind, m.text)
+		var text bytes.Buffer // a line: the message may have line breaks
+		if err := json.Compact(&text, m.text); err != nil {
+			l.err = fmt.Errorf("not JSON: %w", err)
+			return l
+		}
+		l.text = text.Bytes()
+		l.op, l.err = decodeLine(f.s.Kind, l.text)
 		return l
 	}
 	cells, err := f.table.decodeMapped(m.text)
@@ -289,8 +308,12 @@ func (f *follower) bury(messages []message, lines []line, problems []error) (bad
 	if bad == 0 {
 		return 0, nil
 	}
-	if _, err := f.letters.Write(out); err != nil {
+	end, err := f.letters.Seek(0, io.SeekEnd)
+	if err != nil {
 		return 0, err
+	}
+	if _, err := f.letters.Write(out); err != nil {
+		return 0, errors.Join(err, f.letters.Truncate(end)) // another try begins a line
 	}
 	return bad, f.letters.Sync()
 }

@@ -58,6 +58,16 @@ type imageConfig struct {
 	History []history `json:"history"`
 }
 
+// saved is what docker load reads where it does not know OCI layouts.
+type saved struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+// path returns where a blob lies in the layout.
+func (d descriptor) path() string { return "blobs/" + strings.Replace(d.Digest, ":", "/", 1) }
+
 type containerConfig struct {
 	User         string
 	ExposedPorts map[string]struct{}
@@ -85,10 +95,11 @@ var epoch = time.Unix(0, 0).UTC()
 
 // write writes the layout.
 func write(w io.Writer, files []file, arch, name string) error {
-	repository, tag, ok := strings.Cut(name, ":")
-	if !ok || repository == "" || tag == "" {
+	at := strings.LastIndexByte(name, ':')
+	if at <= 0 || at == len(name)-1 || strings.Contains(name[at:], "/") {
 		return fmt.Errorf("%q is not a name of an image: write NAME:TAG", name)
 	}
+	tag := name[at+1:]
 	plain, err := layer(files)
 	if err != nil {
 		return err
@@ -108,6 +119,7 @@ func write(w io.Writer, files []file, arch, name string) error {
 	cfg := configOf(on, digest(plain))
 	m := manifest{SchemaVersion: 2, MediaType: manifestType, Config: l.object(configType, cfg),
 		Layers: []descriptor{l.blob(layerType, packed.Bytes())}}
+	l.file("manifest.json", l.json([]saved{{Config: m.Config.path(), RepoTags: []string{name}, Layers: []string{m.Layers[0].path()}}}))
 	d := l.object(manifestType, m)
 	d.Platform = &on
 	d.Annotations = map[string]string{"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": name}

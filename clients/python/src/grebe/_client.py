@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 from urllib.parse import quote, urlsplit
 
@@ -55,7 +56,7 @@ class Client:
         self._tls = tls
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._open: List[http.client.HTTPConnection] = []
+        self._open: "weakref.WeakSet[http.client.HTTPConnection]" = weakref.WeakSet()
 
     def __enter__(self) -> "Client":
         return self
@@ -66,7 +67,7 @@ class Client:
     def close(self) -> None:
         """Closes the connections. A call under way in another thread fails."""
         with self._lock:
-            connections, self._open = self._open, []
+            connections, self._open = list(self._open), weakref.WeakSet()
         for c in connections:
             c.close()
         self._local = threading.local()
@@ -204,7 +205,7 @@ class Client:
         c.connect()
         c.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
-            self._open.append(c)
+            self._open.add(c)
         self._local.connection = c
         return c
 
@@ -214,8 +215,7 @@ class Client:
             return
         self._local.connection = None
         with self._lock:
-            if c in self._open:
-                self._open.remove(c)
+            self._open.discard(c)
         c.close()
 
 
