@@ -1,7 +1,9 @@
 package catalog
 
 import (
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -54,5 +56,52 @@ func TestCuts(t *testing.T) {
 	pull(t, leader, follower)
 	if want := []uint64{first, second}; !slices.Equal(heard[0], want) || !slices.Equal(heard[1], want) || second != first+4 {
 		t.Errorf("cuts at %v on the leader and %v on the follower, want %v", heard[0], heard[1], want)
+	}
+}
+
+// A node that does not lead has told its subscribers of a cut when Cut returns, not only shown it to readers.
+func TestCutReturnsWhenItWasHeard(t *testing.T) {
+	leader, _, _ := replica(t, Options{}, 1)
+	defer leader.Close()
+	follower, hook, _ := replica(t, Options{}, 0)
+	defer follower.Close()
+	hook.leader = leader
+	if err := copyTo(t, leader, follower); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leader.PutItem(&grebev1.Item{Id: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	pull(t, leader, follower)
+	before, _ := leader.LogState()
+
+	var heard, early atomic.Bool
+	returned := make(chan error, 1)
+	follower.Subscribe(func(ch Change) {
+		for ch.Ended && len(returned) == 0 { // until Cut has returned, or waits for this call to end
+			follower.queueMu.Lock()
+			n := len(follower.queue)
+			follower.queueMu.Unlock()
+			if n > 0 {
+				break
+			}
+			runtime.Gosched()
+		}
+		heard.Store(ch.Ended)
+	})
+	go func() {
+		err := follower.Cut(t.Context())
+		early.Store(!heard.Load())
+		returned <- err
+	}()
+	if err := leader.AwaitShown(t.Context(), before.Shown+1); err != nil {
+		t.Fatal(err)
+	}
+	pull(t, leader, follower)
+	if err := <-returned; err != nil {
+		t.Fatal(err)
+	}
+	if early.Load() {
+		t.Error("Cut returned before the subscriber had heard of it")
 	}
 }

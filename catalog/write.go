@@ -173,11 +173,16 @@ func (c *Catalog) EndImport(id string) (version uint64, err error) {
 func (c *Catalog) Shared() bool { return c.log != nil }
 
 // Cut ends a version of a cluster's catalog: subscribers of all nodes hear a Change that has Ended set and no Import, at the same
-// version. It does nothing if no item has changed since the last cut, imports apart.
+// version. It does nothing if no item has changed since the last cut, imports apart. It returns when this node's subscribers have heard
+// all changes up to the cut, so they must not call it.
 func (c *Catalog) Cut(ctx context.Context) error {
 	w := &writer{muts: []mutation{{verb: endImport}}}
 	c.write(ctx, w)
-	return w.muts[0].Err
+	if err := w.muts[0].Err; err != nil {
+		return err
+	}
+	// A node that does not lead shows a record before it tells of it. It does both alone.
+	return c.alone(ctx, func() error { return nil })
 }
 
 // AppendEvents adds events to a user, who is created when unknown; created says so. Events are kept in the order of their
