@@ -88,7 +88,7 @@ func (c *compactions) look() {
 func (c *compactions) UpdateGetAllowedWithoutPermission() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.timer != nil {
+	if c.timer != nil && c.timer.Stop() { // else look runs already, and waits for mu
 		c.timer.Reset(0)
 	}
 }
