@@ -34,6 +34,7 @@ type kubelet struct {
 	authority   *mtlstest.Authority
 	objects     []manifest
 	pods        []*podProcess
+	scheduled   int // pods so far, with those that are gone: no two have an address
 }
 
 // manifest has the parts of an object that are played. The module deploy/helm/check reads all of them, strictly.
@@ -167,8 +168,9 @@ func (k *kubelet) find(kind, name string) *manifest {
 // schedule makes a pod of a StatefulSet or Deployment.
 func (k *kubelet) schedule(of *manifest, name string) *podProcess {
 	k.Helper()
+	k.scheduled++
 	p := &podProcess{
-		member: &member{id: name, log: filepath.Join(k.dir, name+".log")}, of: of, ip: fmt.Sprint("10.0.0.", 1+len(k.pods)),
+		member: &member{id: name, log: filepath.Join(k.dir, name+".log")}, of: of, ip: fmt.Sprint("10.0.0.", k.scheduled),
 		port: map[string]string{}, dirs: map[string]string{},
 	}
 	c := &of.Spec.Template.Spec.Containers[0]
