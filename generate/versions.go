@@ -89,7 +89,7 @@ func (k *Keeper) Activate(model, version, digest string) error {
 	k.build.Lock()
 	defer k.build.Unlock()
 	if version == Auto {
-		return k.follows(k.chosen(model))
+		return k.activate(nil, k.chosen(model))
 	}
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -106,11 +106,11 @@ func (k *Keeper) Activate(model, version, digest string) error {
 	for _, t := range k.chosen(model) {
 		next[t] = Pin{Version: number, At: at}
 	}
-	return k.activate(next)
+	return k.activate(next, nil)
 }
 
-// Follow makes each model generate the version of its pin, and those without a pin follow the catalog. If it returns an error, nothing
-// has changed. The error is ErrNoVersion if a version is not kept, or not made yet.
+// Follow makes each model generate the version of its pin, and those without a pin follow the catalog. Either all models switch
+// or, if it returns an error, none. The error is ErrNoVersion if a version is not kept, or not made yet.
 func (k *Keeper) Follow(pins map[string]Pin) error {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -128,15 +128,10 @@ func (k *Keeper) Follow(pins map[string]Pin) error {
 			free = append(free, t)
 		}
 	}
-	if len(next) > 0 {
-		if err := k.activate(next); err != nil {
-			return err
-		}
+	if len(next) == 0 && len(free) == 0 {
+		return nil
 	}
-	if len(free) > 0 {
-		return k.follows(free)
-	}
-	return nil
+	return k.activate(next, free)
 }
 
 // InUse returns the versions that models generate now.
@@ -157,7 +152,7 @@ func (k *Keeper) Rollback(model string) error {
 	for {
 		next, err := k.before(model)
 		if err == nil {
-			err = k.activate(next)
+			err = k.activate(next, nil)
 		}
 		if !errors.Is(err, ErrNoVersion) { // the version was damaged and is no longer kept: try the one before
 			return err
@@ -186,25 +181,9 @@ func (k *Keeper) chosen(model string) []*target {
 	return slices.DeleteFunc(slices.Clone(k.following()), func(t *target) bool { return model != "" && t.Name != model })
 }
 
-// follows makes models follow the catalog.
-func (k *Keeper) follows(targets []*target) error {
-	pins := k.Pins()
-	for _, t := range targets {
-		delete(pins, t.Name)
-	}
-	if err := k.writePins(pins); err != nil {
-		return err
-	}
-	for _, t := range targets {
-		t.head.warm(t.Generator.Snapshot())
-		t.Generator.Use(t.head)
-	}
-	k.review()
-	return nil
-}
-
-// activate makes the snapshots of all versions before it switches the models to them.
-func (k *Keeper) activate(next map[*target]Pin) error {
+// activate pins models to versions, and has the free ones follow the catalog. It makes the snapshots of all versions before it
+// switches a model.
+func (k *Keeper) activate(next map[*target]Pin, free []*target) error {
 	made, pins := map[*target]*View{}, k.Pins()
 	for t, p := range next {
 		s, err := k.earlier(t, p.Version)
@@ -218,6 +197,9 @@ func (k *Keeper) activate(next map[*target]Pin) error {
 		s.warm(t.Generator.Snapshot())
 		made[t], pins[t.Name] = v, p
 	}
+	for _, t := range free {
+		delete(pins, t.Name)
+	}
 	if err := k.writePins(pins); err != nil {
 		return err
 	}
@@ -225,6 +207,10 @@ func (k *Keeper) activate(next map[*target]Pin) error {
 	for t, v := range made {
 		t.Generator.stay(v)
 		k.log.Info("a version of the catalog was activated", "model", t.Name, "version", v.snap.Version, "items", v.snap.Len())
+	}
+	for _, t := range free {
+		t.head.warm(t.Generator.Snapshot())
+		t.Generator.Use(t.head)
 	}
 	return nil
 }
