@@ -84,7 +84,11 @@ func (c *Cluster) Rollback(ctx context.Context, model string) error {
 	return c.activate(ctx, func(a *activation, kept []kept) error {
 		now := c.keeper().InUse()
 		for _, m := range c.generating(model) {
-			v, ok := before(kept, now[m])
+			number := now[m]
+			if p, ok := a.Pins[m]; ok {
+				number = p.Version // this node may not have followed yet
+			}
+			v, ok := before(kept, number)
 			if !ok {
 				return generate.ErrOldest
 			}
@@ -123,8 +127,12 @@ func (c *Cluster) activate(ctx context.Context, change func(*activation, []kept)
 		if err != nil {
 			return err
 		}
-		if err := change(&a, c.findVersions(ctx)); err != nil {
+		kept := c.findVersions(ctx)
+		if err := change(&a, kept); err != nil {
 			return err
+		}
+		for _, k := range kept { // if the coordinator lost the key: nodes follow only higher numbers
+			a.Number = max(a.Number, k.followed)
 		}
 		a.Number++
 		data, err := json.Marshal(a)
@@ -140,10 +148,12 @@ func (c *Cluster) activate(ctx context.Context, change func(*activation, []kept)
 	}
 }
 
-// decodeActivation reads the key. Before the first activation this node's own is the one to change.
+// decodeActivation reads the key. Before the first activation, or if the key was lost, this node's own is the one to change.
 func (c *Cluster) decodeActivation(e coord.Entry) (activation, error) {
 	if e.Version == 0 {
-		return activation{Pins: c.keeper().Pins()}, nil
+		c.active.mu.Lock()
+		defer c.active.mu.Unlock()
+		return activation{Number: c.active.want.Number, Pins: c.keeper().Pins()}, nil
 	}
 	var a activation
 	if err := json.Unmarshal(e.Data, &a); err != nil {
