@@ -8,16 +8,19 @@ import (
 
 func TestUsersOfACluster(t *testing.T) {
 	for users, want := range map[string]string{
-		"":                       "",
-		"redis://127.0.0.1:6379": "",
-		"redis://a:1,b:2":        "",
-		"redis://":               "want redis://HOST:PORT",
-		"redis://a":              "want redis://HOST:PORT",
-		"redis://me:secret@a:1":  "users_password_env",
-		"redis://a:1/0":          "want redis://HOST:PORT",
-		"rediss://a:1":           "want redis://HOST:PORT",
-		"postgres://a:1":         "want redis://HOST:PORT",
-		"redis://a:1,":           "want redis://HOST:PORT",
+		"":                        "",
+		"redis://127.0.0.1:6379":  "",
+		"redis://a:1,b:2":         "",
+		"redis://":                "want redis://HOST:PORT",
+		"redis://a":               "want redis://HOST:PORT",
+		"redis://me:secret@a:1":   "users_password_env",
+		"redis://a:1,me:secret@b": "users_password_env",
+		"rediss://me:secret@a:1":  "want redis://HOST:PORT",
+		"me:secret@a:1":           "want redis://HOST:PORT",
+		"redis://a:1/0":           "want redis://HOST:PORT",
+		"rediss://a:1":            "want redis://HOST:PORT",
+		"postgres://a:1":          "want redis://HOST:PORT",
+		"redis://a:1,":            "want redis://HOST:PORT",
 	} {
 		c := Default()
 		c.Models = []Model{{Path: "m"}}
@@ -26,6 +29,9 @@ func TestUsersOfACluster(t *testing.T) {
 		said := err != nil && strings.Contains(err.Error(), "cluster.users")
 		if said != (want != "") || said && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", users, err)
+		}
+		if said && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: the password is shown: %v", users, err)
 		}
 	}
 	k := Cluster{Users: "redis://a:1,b:2"}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -340,12 +341,13 @@ func (c *Config) validateCluster(p *problems) {
 	}
 	for _, a := range k.UserAddresses() {
 		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" || strings.ContainsAny(a, "@/") {
-			p.add("cluster.users", "%q: want redis://HOST:PORT,…; names and passwords are in users_username and users_password_env", k.Users)
+			p.add("cluster.users", "%s: want redis://HOST:PORT,…; names and passwords are in users_username and users_password_env",
+				withoutPassword(k.Users))
 			break
 		}
 	}
 	if k.Users != "" && k.UserAddresses() == nil {
-		p.add("cluster.users", "%q: want redis://HOST:PORT,…", k.Users)
+		p.add("cluster.users", "%s: want redis://HOST:PORT,…", withoutPassword(k.Users))
 	}
 	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "least-loaded", "round-robin", "user-hash")
 	p.oneOf("cluster.fetch", k.Fetch, "on", "off")
@@ -384,4 +386,12 @@ func isLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// withoutPassword quotes an address, unless a name and a password may be in it.
+func withoutPassword(address string) string {
+	if strings.Contains(address, "@") {
+		return "a value with an @, which is not shown"
+	}
+	return strconv.Quote(address)
 }
