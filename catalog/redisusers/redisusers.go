@@ -79,7 +79,11 @@ func (s *Store) ask(ctx context.Context, reads bool,
 				sent = false // refused
 			}
 		}
-		err = s.conn.Check(within, "users", err)
+		check := s.conn.Check
+		if ctx.Err() != nil || client.Mode() == rueidis.ClientModeCluster {
+			check = s.conn.CheckAlone // the caller was impatient, or users on other nodes can be read
+		}
+		err = check(within, "users", err)
 	}
 	if err != nil && ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), err)

@@ -241,3 +241,58 @@ func TestOutages(t *testing.T) {
 	}
 	back("frozen")
 }
+
+// A caller whose deadline passes takes the users from nobody else.
+func TestShortDeadlines(t *testing.T) {
+	users := catalog.NewUsers(open(t, server(t).Addr), newCatalog())
+	if r := users.ApplyWithin(t.Context(), "", []catalog.Op{{PutUser: &grebev1.User{Id: "u"}}})[0]; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	past, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	for range 20 {
+		_, _, early := users.UserWithin(past, "u")
+		if _, ok, err := users.UserWithin(t.Context(), "u"); err != nil || !ok {
+			t.Fatalf("after a read without time (%v): %v, %v", early, ok, err)
+		}
+	}
+}
+
+// A node of a cluster that is gone takes its own users with it, and no others.
+func TestANodeIsGone(t *testing.T) {
+	nodes, err := redisserver.StartCluster(3)
+	if errors.Is(err, redisserver.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range nodes {
+		defer s.Stop()
+	}
+	users := catalog.NewUsers(open(t, nodes[0].Addr, nodes[1].Addr), newCatalog())
+	var gone, kept []string
+	for i := range 60 {
+		id := fmt.Sprint("u", i)
+		if r := users.ApplyWithin(t.Context(), "", []catalog.Op{{PutUser: &grebev1.User{Id: id}}})[0]; r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if nodes[2].Command("EXISTS", "{"+id+"}") == nil {
+			gone = append(gone, id)
+		} else {
+			kept = append(kept, id)
+		}
+	}
+	if len(gone) == 0 || len(kept) == 0 {
+		t.Fatalf("%d users on the node, %d on others", len(gone), len(kept))
+	}
+	nodes[2].Halt()
+	for i, id := range kept {
+		if _, _, err := users.UserWithin(t.Context(), gone[i%len(gone)]); !errors.Is(err, catalog.ErrUsers) {
+			t.Fatalf("a user on the node that is gone: %v", err)
+		}
+		if _, ok, err := users.UserWithin(t.Context(), id); err != nil || !ok {
+			t.Fatalf("user %s on another node: %v, %v", id, ok, err)
+		}
+	}
+}

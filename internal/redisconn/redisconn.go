@@ -187,6 +187,17 @@ func (c *Conn) fail(err error) { c.failed, c.until, c.broken = err, time.Now().A
 
 // Check looks at an operation's error: one that Redis answered is passed on, any other begins a pause, except that the caller gave up.
 func (c *Conn) Check(ctx context.Context, what string, err error) error {
+	return c.check(ctx, what, err, c.fail)
+}
+
+// CheckAlone is Check for an operation that says nothing of others, such as one with a short deadline or on one node of a cluster: no
+// pause begins. Failing asks the server.
+func (c *Conn) CheckAlone(ctx context.Context, what string, err error) error {
+	return c.check(ctx, what, err, func(err error) { c.failed, c.broken = err, true })
+}
+
+// check calls fail, with mu held, if the server did not answer.
+func (c *Conn) check(ctx context.Context, what string, err error, fail func(error)) error {
 	if err == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -195,7 +206,7 @@ func (c *Conn) Check(ctx context.Context, what string, err error) error {
 	}
 	if _, answered := rueidis.IsRedisErr(err); !answered && !errors.Is(ctx.Err(), context.Canceled) {
 		c.mu.Lock()
-		c.fail(err)
+		fail(err)
 		c.mu.Unlock()
 	}
 	return fmt.Errorf("%s in Redis: %w", what, err)
