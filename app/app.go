@@ -311,7 +311,7 @@ func loadFiles(cfg *config.Config, c *catalog.Catalog, users *catalog.Users, log
 		if err == nil {
 			deleted, err = c.Buried(id)
 		}
-		return has, deleted, err
+		return has, deleted && !has, err // a store has users who were put again, and the catalog does not hear of it
 	}, load)
 	if err != nil {
 		return fmt.Errorf("catalog.users: %w", err)

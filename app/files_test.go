@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,6 +12,8 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
+	"grebe/catalog/redisusers"
+	"grebe/embed/redisserver"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 )
@@ -233,4 +236,51 @@ func TestLoadedListOfTheFormatBefore(t *testing.T) {
 	f.wants("as it was", "")
 	f.write(f.cfg.Catalog.Items, `{"id":"i1","text":"a"}`, `{"id":"i2","text":"b"}`)
 	f.wants("a line more", "i2=b")
+}
+
+// A user in a store who was deleted and put again gets the changes of a file.
+func TestConfiguredFilesOfUsersInRedis(t *testing.T) {
+	s, err := redisserver.Start()
+	if errors.Is(err, redisserver.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	store := redisusers.Open(redisusers.Config{Addresses: []string{s.Addr}, Prefix: "t:"})
+	defer store.Close()
+	f := newFiled(t)
+	f.cfg.Catalog.Items = ""
+	c, err := catalog.Open(datadir.Catalog(f.cfg.DataDir), catalog.Options{TrackDeletions: true, TrackUnknown: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	users, text := catalog.NewUsers(store, c), "put"
+	change := func(op catalog.Op) {
+		t.Helper()
+		if res := users.ApplyWithin(t.Context(), "", []catalog.Op{op})[0]; res.Err != nil {
+			t.Fatal(res.Err)
+		}
+	}
+	wants := func(line, want string) {
+		t.Helper()
+		f.write(f.cfg.Catalog.Users, line)
+		if err := loadFiles(&f.cfg, c, users, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		if u, _, err := users.UserWithin(t.Context(), "u1"); err != nil || u.GetText() != want {
+			t.Errorf("after %s: %v, %v; want %q", line, u, err, want)
+		}
+	}
+	wants(`{"id":"u1","text":"a"}`, "a")
+	if _, err := c.PutUser(&grebev1.User{Id: "u1"}); err != nil { // so that it remembers the deletion, as a replicated one always does
+		t.Fatal(err)
+	}
+	change(catalog.Op{DeleteUser: "u1"})
+	wants(`{"id":"u1","text":"b"}`, "")
+	change(catalog.Op{PutUser: &grebev1.User{Id: "u1", Text: &text}})
+	wants(`{"id":"u1","text":"b"}`, "put")
+	wants(`{"id":"u1","text":"c"}`, "c")
 }
