@@ -123,8 +123,11 @@ func TestCompactionThatWaits(t *testing.T) {
 				time.Sleep(lookEvery)
 			}
 			synctest.Wait()
-			if s.running != 2 {
-				t.Errorf("%d of 2 compactions run (the database said so: %v)", s.running, said)
+			s.mu.Lock()
+			running := s.running
+			s.mu.Unlock()
+			if running != 2 {
+				t.Errorf("%d of 2 compactions run (the database said so: %v)", running, said)
 			}
 			s.Unregister()
 			time.Sleep(2 * time.Hour)
