@@ -15,11 +15,12 @@ import (
 	"grebe/embed/redisserver"
 )
 
-// heard reports whether a node's subscribers heard that a user is deleted, or its catalog lists the deletion from before its start.
+// heard reports whether a node knows that a user's KV must go: its subscribers heard of the deletion, its catalog lists
+// the deletion from before its start, or it copied the leader's catalog, after which the KV of all users goes.
 func (p *process) heard(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Contains(p.deleted, id) || slices.Contains(p.catalog.PendingDeletions(), id)
+	return slices.Contains(p.deleted, id) || slices.Contains(p.catalog.PendingDeletions(), id) || p.replaced > 0
 }
 
 // Users that lie in Redis are deleted on all nodes, so that their KV goes everywhere: also on a node that was down meanwhile.
@@ -67,6 +68,12 @@ func TestDeletionsOfUsersInRedis(t *testing.T) {
 	remove("u")
 	for _, p := range nodes {
 		await(p, "u")
+		p.mu.Lock()
+		copied := p.replaced > 0
+		p.mu.Unlock()
+		if copied {
+			t.Errorf("node %s copied a catalog: it would count as having heard of everything", p.id)
+		}
 	}
 	victim := nodes[2] // neither the leader, whose end means an election, nor the node of users
 	if victim == w.leader() {
