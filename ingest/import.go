@@ -65,6 +65,9 @@ func (c *Import) Run(w *cli.World) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := c.usersElsewhere(w, files); err != nil {
+		return err
+	}
 	dst, states, err := c.target(w)
 	if err != nil {
 		return err
@@ -208,6 +211,23 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 		return nil, "", err
 	}
 	return &localSink{c: cat, dir: dir, config: c.Config, codes: c.Codes, w: w}, datadir.Imports(dir), nil
+}
+
+// usersElsewhere refuses users and events for a folder of a configuration whose users lie in a store.
+func (c *Import) usersElsewhere(w *cli.World, files []*source) error {
+	if c.Config == "" {
+		return nil
+	}
+	cfg, err := config.Load(config.Source{File: c.Config, Env: w.Env})
+	if err != nil || cfg.Cluster.Users == "" {
+		return err
+	}
+	for _, f := range files {
+		if f.kind != "items" {
+			return fmt.Errorf("%s has %s, and cluster.users keeps them in a store: import them through a running server, with --server URL", f.path, f.kind)
+		}
+	}
+	return nil
 }
 
 // DataDir returns the data folder that a flag, a configuration or the environment names, in this order.

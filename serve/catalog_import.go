@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 
 	"grebe/catalog"
 	"grebe/generate"
@@ -108,12 +109,19 @@ func (s *Service) Forecast() *Forecast {
 	return f
 }
 
-// Foresee adds a change and returns what it would do to the catalog by itself.
-func (f *Forecast) Foresee(op *catalog.Op) catalog.Result {
+// Foresee adds a change and returns what it would do to the catalog by itself. The error is that users cannot be read.
+func (f *Forecast) Foresee(ctx context.Context, op *catalog.Op) (catalog.Result, error) {
 	if op.PutItem != nil || op.DeleteItem != "" {
 		f.of.foresee(op)
 	}
-	return f.s.catalog.Preview([]catalog.Op{*op})[0]
+	if f.s.cfg.Users == nil {
+		return f.s.catalog.Preview([]catalog.Op{*op})[0], nil
+	}
+	res := f.s.cfg.Users.PreviewWithin(ctx, op)
+	if errors.Is(res.Err, catalog.ErrUsers) {
+		return res, f.s.catalogError(res.Err)
+	}
+	return res, nil
 }
 
 // Impacts returns the effect of the changes on each model that has codes.

@@ -47,6 +47,12 @@ func TestUsersInRedis(t *testing.T) {
 	if b, err := batch(ctx, s, true, `{"id":"yan","text":"a"}`+"\n"+`{"id":"yan","text":"b"}`); err != nil || b.Created != 1 || b.Replaced != 1 {
 		t.Errorf("%v, %v", b, err)
 	}
+	for text, want := range map[string]catalog.Result{"b": {}, "c": {Changed: true}} {
+		op := &catalog.Op{PutUser: &grebev1.User{Id: "yan", Text: &text}}
+		if res, err := s.Forecast().Foresee(ctx, op); err != nil || res != want {
+			t.Errorf("foretold of %q: %+v, %v; want %+v", text, res, err, want)
+		}
+	}
 	if u, err := s.User(ctx, "yan"); err != nil || u.GetText() != "b" {
 		t.Errorf("%v, %v", u, err)
 	}
@@ -60,6 +66,9 @@ func TestUsersInRedis(t *testing.T) {
 	r.Halt()
 	if err := rank(stored); codeOf(err) != Unavailable || !strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("without Redis: %v", err)
+	}
+	if _, err := s.Forecast().Foresee(ctx, &catalog.Op{DeleteUser: "yan"}); codeOf(err) != Unavailable {
+		t.Errorf("a forecast without Redis: %v", err)
 	}
 	if err := rank(given); err != nil {
 		t.Errorf("a request that needs no store: %v", err)

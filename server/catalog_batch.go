@@ -126,7 +126,11 @@ func (s *Server) postCheck(r *http.Request, decode func([]byte) (catalog.Op, err
 		out.Lines++
 		op, err := decode(line)
 		if err = errors.Join(problem, err); err == nil {
-			err = out.add(&op, f.Foresee(&op))
+			res, away := f.Foresee(r.Context(), &op)
+			if away != nil {
+				return away
+			}
+			err = out.add(&op, res)
 		}
 		if err != nil {
 			if out.Failed++; len(out.Errors) < 100 {
