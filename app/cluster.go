@@ -95,7 +95,7 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 // openUsers connects to the store of users that the configuration names, if any.
 func (a *App) openUsers(cfg *config.Config, sc *serve.Config) {
 	k := &cfg.Cluster
-	if k.Users == "" {
+	if k.UserAddresses() == nil {
 		return
 	}
 	c := redisusers.Config{Addresses: k.UserAddresses(), Username: k.UsersUsername, Prefix: "grebe:" + k.Name + ":user:"}

@@ -219,7 +219,7 @@ func (c *Import) usersElsewhere(w *cli.World, files []*source) error {
 		return nil
 	}
 	cfg, err := config.Load(config.Source{File: c.Config, Env: w.Env})
-	if err != nil || cfg.Cluster.Users == "" {
+	if err != nil || cfg.Cluster.UserAddresses() == nil {
 		return err
 	}
 	for _, f := range files {

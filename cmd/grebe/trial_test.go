@@ -44,6 +44,7 @@ type trial struct {
 	*testing.T
 	dir   string
 	etcd  *etcdProcess
+	at    string   // the coordinator's address; empty: etcd's
 	set   []string // settings of all nodes
 	nodes []*member
 }
@@ -112,8 +113,11 @@ func freeAddress(t testing.TB) string {
 
 func (c *trial) startAll() {
 	c.Helper()
-	if c.etcd == nil {
-		c.etcd = startEtcd(c.T)
+	if c.at == "" {
+		if c.etcd == nil {
+			c.etcd = startEtcd(c.T)
+		}
+		c.at = "etcd://" + c.etcd.addr
 	}
 	for _, m := range c.nodes {
 		c.launch(m)
@@ -159,7 +163,7 @@ func (c *trial) demoArgs(m *member) []string {
 	args := append([]string{"serve", "-c", cmp.Or(m.config, filepath.Join(demoData, demo.ConfigFile)), "--listen", m.listen,
 		"--admin-listen", m.admin, "--grpc-listen=", "--data-dir", filepath.Join(c.dir, m.id), "--slo-ms", "30000", "--log-format", "json"},
 		flags([]string{
-			"cluster.name=trial", "cluster.node=" + m.id, "cluster.coordinator=etcd://" + c.etcd.addr, "cluster.listen=" + m.peer,
+			"cluster.name=trial", "cluster.node=" + m.id, "cluster.coordinator=" + c.at, "cluster.listen=" + m.peer,
 			"cluster.advertise=" + m.advertise, "cache.ahead=off", "cache.host_memory=64MiB", "threads=1"})...)
 	return append(args, flags(append(slices.Clone(c.set), m.set...))...)
 }

@@ -59,14 +59,14 @@ type Cluster struct {
 	// Fetch is whether requests fetch KV from other members where that is predicted to be faster than to compute it:
 	// on or off; on
 	Fetch string `yaml:"fetch"`
-	// Users is redis://HOST:PORT,… of a Redis or Valkey server, or of some nodes of a cluster, where users and their events lie instead of in
-	// the catalog's log; none
+	// Users says where users and their events lie: log (the catalog's log), or redis://HOST:PORT,… of a Redis or Valkey
+	// server or of some nodes of a cluster; log
 	Users            string `yaml:"users"`
 	UsersUsername    string `yaml:"users_username"`     // for it; none
 	UsersPasswordEnv string `yaml:"users_password_env"` // variable that has the password for it; none
 }
 
-// UserAddresses returns the addresses in Users; nil: it names none.
+// UserAddresses returns the addresses in Users; nil: users lie in the log.
 func (k *Cluster) UserAddresses() []string {
 	list, ok := strings.CutPrefix(k.Users, "redis://")
 	if !ok || list == "" {
@@ -238,7 +238,7 @@ func Default() *Config {
 		Dashboard: Dashboard{UserIDs: "hidden"},
 		Tracing:   Tracing{Sample: Size{Percent: 1}},
 		Reload:    Reload{Warm: Size{Percent: 25}, TrialMillis: 10000},
-		Cluster:   Cluster{Listen: "127.0.0.1:7070", Etcd: "127.0.0.1:2379", Roles: []string{"node", "router"}, Routing: "predicted", Fetch: "on"},
+		Cluster:   Cluster{Listen: "127.0.0.1:7070", Etcd: "127.0.0.1:2379", Roles: []string{"node", "router"}, Routing: "predicted", Fetch: "on", Users: "log"},
 	}
 }
 

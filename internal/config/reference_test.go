@@ -122,6 +122,7 @@ func (p *page) part(v reflect.Value, path string) {
 		comment := plain(f.Doc.Text() + f.Comment.Text())
 		comment = strings.TrimPrefix(comment, field.Name+" is ")
 		comment = strings.TrimPrefix(comment, field.Name+" are ")
+		comment = strings.TrimPrefix(comment, field.Name+" says ")
 		at := strings.LastIndex(comment, "; ")
 		if at < 0 {
 			p.Errorf("%s%s: its comment %q does not end with \"; default\"", path, key, comment)

@@ -8,19 +8,19 @@ import (
 
 func TestUsersOfACluster(t *testing.T) {
 	for users, want := range map[string]string{
-		"":                        "",
+		"log":                     "",
 		"redis://127.0.0.1:6379":  "",
 		"redis://a:1,b:2":         "",
-		"redis://":                "want redis://HOST:PORT",
-		"redis://a":               "want redis://HOST:PORT",
+		"redis://":                "redis://HOST:PORT",
+		"redis://a":               "redis://HOST:PORT",
 		"redis://me:secret@a:1":   "users_password_env",
 		"redis://a:1,me:secret@b": "users_password_env",
-		"rediss://me:secret@a:1":  "want redis://HOST:PORT",
-		"me:secret@a:1":           "want redis://HOST:PORT",
-		"redis://a:1/0":           "want redis://HOST:PORT",
-		"rediss://a:1":            "want redis://HOST:PORT",
-		"postgres://a:1":          "want redis://HOST:PORT",
-		"redis://a:1,":            "want redis://HOST:PORT",
+		"rediss://me:secret@a:1":  "redis://HOST:PORT",
+		"me:secret@a:1":           "redis://HOST:PORT",
+		"redis://a:1/0":           "redis://HOST:PORT",
+		"rediss://a:1":            "redis://HOST:PORT",
+		"postgres://a:1":          "redis://HOST:PORT",
+		"redis://a:1,":            "redis://HOST:PORT",
 	} {
 		c := Default()
 		c.Models = []Model{{Path: "m"}}

@@ -346,8 +346,8 @@ func (c *Config) validateCluster(p *problems) {
 			break
 		}
 	}
-	if k.Users != "" && k.UserAddresses() == nil {
-		p.add("cluster.users", "%s: want redis://HOST:PORT,…", withoutPassword(k.Users))
+	if k.Users != "log" && k.UserAddresses() == nil {
+		p.add("cluster.users", "%s: want log or redis://HOST:PORT,…", withoutPassword(k.Users))
 	}
 	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "least-loaded", "round-robin", "user-hash")
 	p.oneOf("cluster.fetch", k.Fetch, "on", "off")
