@@ -311,8 +311,9 @@ func sqlText(v any) string {
 
 // arrayText turns an array as PostgreSQL writes it, such as {a,"b c",NULL}, into a JSON list. NULLs are left out.
 func arrayText(s string) (string, error) {
-	body, ok := strings.CutPrefix(s, "{")
-	if body, ok = strings.CutSuffix(body, "}"); !ok || strings.HasPrefix(s, "[") {
+	body, opens := strings.CutPrefix(s, "{")
+	body, closes := strings.CutSuffix(body, "}")
+	if !opens || !closes { // arrays with bounds, such as [2:3]={a,b}, are refused too
 		return "", fmt.Errorf("%.40q is not an array of one dimension", s)
 	}
 	list := []string{}

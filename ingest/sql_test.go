@@ -138,7 +138,7 @@ func TestArrays(t *testing.T) {
 			t.Errorf("%s is %s, %v; want %s", in, got, err, want)
 		}
 	}
-	for _, in := range []string{`{{1},{2}}`, `[0:1]={1,2}`, `x`} {
+	for _, in := range []string{"a}", `{{1},{2}}`, `[0:1]={1,2}`, `x`} {
 		if got, err := arrayText(in); err == nil {
 			t.Errorf("%s is %s, want an error", in, got)
 		}

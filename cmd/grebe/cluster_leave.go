@@ -41,7 +41,7 @@ func (c *clusterLeaveCmd) Run(w *cli.World) error {
 	if err != nil {
 		return err
 	}
-	if s, err = c.read(w, client, http.MethodPost, "/v1/cluster/nodes/"+url.PathEscape(s.Self)+":leave"); err != nil {
+	if _, err = c.read(w, client, http.MethodPost, "/v1/cluster/nodes/"+url.PathEscape(s.Self)+":leave"); err != nil {
 		return err
 	}
 	for empty := 0; ; {

@@ -4,7 +4,6 @@ package databasetest
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"os/user"
@@ -161,5 +160,5 @@ func (h *home) await(t testing.TB, name string, args ...string) {
 		}
 		last = out.String()
 	}
-	t.Fatal(fmt.Sprintf("%s still fails after %v: %s", name, startWithin, last))
+	t.Fatalf("%s still fails after %v: %s", name, startWithin, last)
 }
