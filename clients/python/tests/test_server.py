@@ -47,13 +47,13 @@ class Server(unittest.TestCase):
 
     def test_asyncio_answers_the_same(self):
         with grebe.Client(SERVER, timeout=120) as client:
-            want = client.rank("ana", ["i1", "i2"]).ids()
+            want = client.rank("ana", ["i1", "i2"], prefix="user").ids()
 
         async def run():
             async with grebe.AsyncClient(SERVER, timeout=120) as c:
                 self.assertTrue(await c.ready())
                 self.assertEqual(len((await c.recommend("ana", n=2)).results), 2)
-                return await asyncio.gather(*(c.rank("ana", ["i1", "i2"]) for _ in range(8)))
+                return await asyncio.gather(*(c.rank("ana", ["i1", "i2"], prefix="user") for _ in range(8)))
 
         self.assertEqual([a.ids() for a in asyncio.run(run())], [want] * 8)
 
