@@ -19,7 +19,7 @@ func StartCluster(n int) ([]*Server, error) {
 	for range n {
 		bus, err := freePort()
 		if err != nil {
-			return nil, stopAll(nodes, fmt.Errorf("redisserver: find a port: %w", err))
+			return nil, stopAll(nodes, err)
 		}
 		s, err := Start("--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(bus), "--cluster-require-full-coverage", "no")
 		if err != nil {

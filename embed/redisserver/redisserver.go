@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -21,17 +23,27 @@ var ErrAbsent = errors.New("redis-server is not installed (Debian: apt-get insta
 type Server struct {
 	Addr string
 
-	dir  string
-	args []string
-	cmd  *exec.Cmd
-	log  bytes.Buffer
+	dir   string
+	args  []string
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process has ended
+	log   bytes.Buffer
 }
 
 // Start runs a server on a free port; args are further options of redis-server.
 func Start(args ...string) (*Server, error) {
+	for tries := 1; ; tries++ {
+		s, err := start(args)
+		if err == nil || tries == 5 || !strings.Contains(err.Error(), "in use") { // somebody was quicker
+			return s, err
+		}
+	}
+}
+
+func start(args []string) (*Server, error) {
 	port, err := freePort()
 	if err != nil {
-		return nil, fmt.Errorf("redisserver: find a port: %w", err)
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "grebe-redis-")
 	if err != nil {
@@ -48,13 +60,25 @@ func Start(args ...string) (*Server, error) {
 	return s, nil
 }
 
+// Ports are tried one after the other, from a random one. Each is given once.
+var (
+	firstPort = rand.Int64N(ports)
+	nextPort  atomic.Int64
+)
+
+// The system gives ports from 32768 on to outgoing connections: one of those could take the port of a halted server.
+const lowestPort, ports = 10000, 10000
+
+// freePort returns a port that nobody uses and that the system does not give to others.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", lowestPort+(firstPort+nextPort.Add(1))%ports))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().(*net.TCPAddr).Port, nil
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, errors.New("redisserver: no port is free")
 }
 
 // Resume starts a halted server again on its old port, with the rows that it kept on disk, if any.
@@ -63,20 +87,32 @@ func (s *Server) Resume() error {
 	if err != nil {
 		return fmt.Errorf("redisserver: %w", ErrAbsent)
 	}
-	s.cmd = exec.Command(path, s.args...)
+	cmd, ended := exec.Command(path, s.args...), make(chan struct{})
 	s.log.Reset()
-	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
-	if err := s.cmd.Start(); err != nil {
+	cmd.Stdout, cmd.Stderr = &s.log, &s.log
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("redisserver: start %s: %w", path, err)
 	}
+	go func() { // until the process ends; Halt waits for it
+		cmd.Wait()
+		close(ended)
+	}()
+	s.cmd, s.ended = cmd, ended
 	return s.ready()
 }
 
-// ready waits until the server answers.
+// ready waits until the server answers. An answer of another server on its port does not count.
 func (s *Server) ready() error {
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if s.Command("PING") == nil {
-			return nil
+			if dir, err := s.ask("CONFIG", "GET", "dir"); err == nil && strings.Contains(dir, s.dir) {
+				return nil
+			}
+		}
+		select {
+		case <-s.ended:
+			end = time.Now()
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	s.Halt()
@@ -119,7 +155,7 @@ func (s *Server) Halt() {
 		return
 	}
 	s.cmd.Process.Kill()
-	s.cmd.Wait()
+	<-s.ended
 	s.cmd = nil
 }
 
