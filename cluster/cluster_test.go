@@ -18,6 +18,7 @@ import (
 	clusterv1 "grebe/api/grebe/cluster/v1"
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/cluster/coord/coordtest"
+	"grebe/cluster/member"
 	"grebe/cluster/mtls"
 	"grebe/cluster/mtls/mtlstest"
 	"grebe/generate"
@@ -101,6 +102,11 @@ func (l *listener) Accept() (net.Conn, error) {
 // kill breaks all connections without a word, and lets none begin.
 func (l *listener) kill() {
 	l.Close()
+	l.cut()
+}
+
+// cut breaks all connections without a word.
+func (l *listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
@@ -484,6 +490,38 @@ func TestPanicIsContained(t *testing.T) {
 	if nodes[1].local.asked.Load() == 0 || nodes[2].local.asked.Load() == 0 {
 		t.Error("the nodes that panic were not asked")
 	}
+}
+
+// A router whose only node falls silent waits until it is heard again. Without a node it says so, within the deadline.
+func TestRoutersLookAgain(t *testing.T) {
+	t.Parallel()
+	s := coordtest.NewServer()
+	t.Cleanup(s.Close)
+	node := join(t, s, "n1", nil)
+	router := join(t, s, "r1", func(c *Config) { c.Roles = []string{member.Router} })
+	router.waitKnown(t, 1)
+	node.local.answer = func(ctx context.Context, _ *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+		if node.local.asked.Load() > 1 {
+			return &grebev1.RankResponse{Node: "n1"}, nil
+		}
+		node.listener.cut()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	a := &serve.Asked{Op: "rank", Model: "m", Message: &grebev1.RankRequest{Model: "m"}, Deadline: time.Now().Add(time.Hour)}
+	here := func(context.Context) (proto.Message, error) { return nil, errors.New("a router does not compute") }
+	if r, err := router.Answer(t.Context(), a, here); err != nil || r.(*grebev1.RankResponse).Node != "n1" {
+		t.Errorf("answered by %v: %v", r, err)
+	}
+	if n := node.local.asked.Load(); n < 2 {
+		t.Errorf("the node was asked %d times", n)
+	}
+	node.listener.kill()
+	waitFor(t, func() bool {
+		a.Deadline = time.Now().Add(3 * lookAgain)
+		_, err := router.Answer(t.Context(), a, here)
+		return err != nil && serve.Code(serve.AsError(err).Code()) == serve.NoNode
+	})
 }
 
 func waitFor(t *testing.T, what func() bool) {

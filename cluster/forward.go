@@ -20,6 +20,53 @@ func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.
 	if f == nil || secret == nil {
 		return c.alone(ctx, here)
 	}
+	var given time.Time // when it stops to look for a node; zero: there was one
+	for {
+		resp, err := c.route(ctx, f, secret, a, here)
+		if c.computes() || !nobody(err) {
+			return resp, clean(err)
+		}
+		if given.IsZero() {
+			given = time.Now().Add(patience)
+		}
+		if !pause(ctx, lookAgain, a.Deadline, given) {
+			return nil, clean(err)
+		}
+	}
+}
+
+// A process that does not compute looks for a node again when none was heard, or when those that were asked fell silent.
+// All nodes are silent for a moment when this process is cut off from them, or has not run: that costs time alone.
+const (
+	patience  = 5 * time.Second
+	lookAgain = 50 * time.Millisecond
+)
+
+// nobody reports whether no node was there to answer.
+func nobody(err error) bool {
+	return err != nil && (errors.Is(err, errGone) || serve.Code(serve.AsError(err).Code()) == serve.NoNode)
+}
+
+// pause waits, and reports whether none of the moments comes before it is over.
+func pause(ctx context.Context, d time.Duration, before ...time.Time) bool {
+	for _, t := range before {
+		if time.Until(t) <= d {
+			return false
+		}
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// route has a request answered by the node that is picked, or by another one if that fails.
+func (c *Cluster) route(ctx context.Context, f *fleet, secret *feed.Secret, a *serve.Asked,
+	here func(context.Context) (proto.Message, error)) (proto.Message, error) {
 	p, ok := f.pick(a, secret, "")
 	if !ok {
 		resp, err := c.alone(ctx, here)
@@ -28,7 +75,7 @@ func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.
 	c.metrics.routed(&p, c.cfg.Node, false)
 	resp, err := c.ask(ctx, f, &p, a, here)
 	if !again(ctx, a, err) {
-		return explained(a, resp, &p, reason(&p)), clean(err)
+		return explained(a, resp, &p, reason(&p)), err
 	}
 	first, tried := p.node, p.node == c.cfg.Node
 	if p, ok = f.pick(a, secret, first); ok && p.node != first {
@@ -37,7 +84,7 @@ func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.
 		tried = tried || p.node == c.cfg.Node
 	}
 	if tried || !again(ctx, a, err) || !c.computes() {
-		return explained(a, resp, &p, "again"), clean(err)
+		return explained(a, resp, &p, "again"), err
 	}
 	resp, err = c.alone(ctx, here) // two nodes failed, and this one was not asked
 	return explained(a, resp, &p, "again"), err
