@@ -88,13 +88,18 @@ func BenchmarkSearch(b *testing.B) {
 		}
 		return set
 	}
+	boosts := &Rules{Boosts: []Boost{{filter(0.1), 0.5}, {filter(0.01), 1}}}
 	for _, test := range []struct {
 		name    string
 		set     *Set
 		exclude int
+		rules   *Rules
 	}{
-		{"all", nil, 0}, {"exclude=1000", nil, 1000}, {"filter=0.5", filter(0.5), 100}, {"filter=0.1", filter(0.1), 100},
-		{"filter=0.01", filter(0.01), 100}, {"filter=0.001", filter(0.001), 100}, {"filter=0.00001", filter(0.00001), 0},
+		{"all", nil, 0, nil}, {"exclude=1000", nil, 1000, nil}, {"filter=0.5", filter(0.5), 100, nil}, {"filter=0.1", filter(0.1), 100, nil},
+		{"filter=0.01", filter(0.01), 100, nil}, {"filter=0.001", filter(0.001), 100, nil}, {"filter=0.00001", filter(0.00001), 0, nil},
+		{"boost", nil, 0, boosts}, {"boost,filter=0.1", filter(0.1), 100, boosts},
+		{"quota", nil, 0, &Rules{Accept: func(item uint32) bool { return item%2 == 0 }}},
+		{"temperature", nil, 0, &Rules{Temperature: 1}}, {"temperature,filter=0.1", filter(0.1), 100, &Rules{Temperature: 1}},
 	} {
 		b.Run(test.name, func(b *testing.B) {
 			e := &Eligible{}
@@ -110,7 +115,7 @@ func BenchmarkSearch(b *testing.B) {
 				for i := range test.exclude {
 					e.Exclude(uint32(i * 31))
 				}
-				if err := s.Reset(ix, e, s.opts); err != nil {
+				if err := s.Reset(ix, e, Options{Width: 512, N: 100, Rules: test.rules}); err != nil {
 					b.Fatal(err)
 				}
 				for !s.Done() {

@@ -37,7 +37,7 @@ func TestFreeSearch(t *testing.T) {
 		for _, p := range everything {
 			if leaf, ok := ix.Find(p.Codes); ok {
 				for _, item := range ix.Items(leaf) {
-					want = append(want, Result{item, p.Codes, p.Score})
+					want = append(want, Result{Item: item, Codes: p.Codes, Score: p.Score})
 				}
 				valid--
 			}

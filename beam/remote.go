@@ -25,10 +25,10 @@ func (ix *Index) Tree(level int) (starts, codes []uint32) {
 
 // Remote says how a search that was just reset runs elsewhere, over the same tree: how many beams each
 // level keeps, appended to widths, and the nodes of each level that are left out, ascending; nil where
-// none are. It is not ok where that does not say all: for free searches, sets, and a TopK that limits.
+// none are. It is not ok where that does not say all: for free searches, rules, sets, and a TopK that limits.
 // The lists are valid until what is eligible changes.
 func (s *Search) Remote(widths []int) (all []int, dead [][]uint32, ok bool) {
-	if s.opts.Free || s.level != 0 || s.Rows() != 1 || s.eligible != nil && s.eligible.set != nil {
+	if s.opts.Free || s.opts.Rules != nil || s.level != 0 || s.Rows() != 1 || s.eligible != nil && s.eligible.set != nil {
 		return widths, nil, false
 	}
 	if s.eligible != nil {

@@ -9,11 +9,12 @@ import (
 
 // Options say how wide to search.
 type Options struct {
-	Width  int   // beams kept per round
-	TopK   int   // continuations of one beam that compete per round; 0: Width
-	N      int   // results wanted: the last round keeps as many paths, if Width is less
-	Widths []int // beams kept by each round, at most Width; shorter or nil: Width
-	Free   bool  // without the constraint, for comparisons: any code may follow any other
+	Width  int    // beams kept per round
+	TopK   int    // continuations of one beam that compete per round; 0: Width
+	N      int    // results wanted: the last round keeps as many paths, if Width is less
+	Widths []int  // beams kept by each round, at most Width; shorter or nil: Width
+	Free   bool   // without the constraint, for comparisons: any code may follow any other
+	Rules  *Rules // nil: none
 }
 
 // Validate reports what is wrong with the options.
@@ -29,11 +30,12 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Result is an item and the log-probability of its path.
+// Result is an item, and the log-probability of its path with the item's boost added.
 type Result struct {
 	Item  uint32
 	Codes []int32
 	Score float64
+	Boost float64 // part of Score
 }
 
 // Search generates items for one request after another. Its rows, in the order of their nodes, are the
@@ -50,6 +52,7 @@ type Search struct {
 	codes   []int32
 	spans   []span // by beam, what follows it in the index; empty until Prepare
 	sel     selector
+	ruled   ruled
 
 	taken, before []int32 // of a free search: the codes of each row so far, and a round before
 	reached       int     // paths that it kept
@@ -105,8 +108,11 @@ func (s *Search) Reset(ix *Index, e *Eligible, o Options) error {
 			e = nil
 		}
 	}
-	if e != nil && o.Free {
-		return errors.New("beam: a free search leaves nothing out")
+	if (e != nil || o.Rules != nil) && o.Free {
+		return errors.New("beam: a free search leaves nothing out and has no rules")
+	}
+	if err := s.ruled.reset(ix, o.Rules); err != nil {
+		return err
 	}
 	if o.TopK == 0 {
 		o.TopK = o.Width
@@ -201,10 +207,12 @@ func (s *Search) Prepare() {
 func (s *Search) round(logits []float32, stride int) error {
 	s.Prepare()
 	s.sel.reset(s.level, s.eligible)
+	s.ruled.of = s.ruled.of[:0]
 	size := s.ix.Size(s.level)
 	for i, b := range s.beams {
 		if !s.opts.Free && b.row < 0 {
 			s.sel.addSettled(b.score, s.spans[i].from)
+			s.ruled.of = append(s.ruled.of, int32(i))
 			continue
 		}
 		var r selectorRow
@@ -216,14 +224,19 @@ func (s *Search) round(logits []float32, stride int) error {
 		if err := s.sel.add(r); err != nil {
 			return err
 		}
+		if len(s.sel.rows) > len(s.ruled.of) { // some continuation has a probability
+			s.ruled.of = append(s.ruled.of, int32(i))
+		}
 	}
 	s.spans = s.spans[:0]
-	chosen := s.sel.choose(s.cut())
-	if s.opts.Free {
-		s.layFree(chosen)
-		return nil
+	switch width, topK := s.cut(); {
+	case s.opts.Free:
+		s.layFree(s.sel.choose(width, topK))
+	case s.opts.Rules != nil:
+		s.lay(s.chooseRuled(width, topK))
+	default:
+		s.lay(s.sel.choose(width, topK))
 	}
-	s.lay(chosen)
 	return nil
 }
 
@@ -247,6 +260,10 @@ func (s *Search) cut() (width, topK int) {
 	}
 	if s.level == s.ix.Depth()-1 {
 		width = max(width, s.opts.N)
+		if r := s.opts.Rules; r != nil && r.Accept != nil {
+			width = max(width, maxLeaves)
+			return min(width, nodes), width
+		}
 	}
 	return min(width, nodes), s.opts.TopK
 }
@@ -281,11 +298,14 @@ func (s *Search) Eligible(limit int) int {
 }
 
 // Results appends the best n items of a search that is done to dst, best first: real, eligible and
-// distinct. Items of one path come in catalog order, with the same score. short says that there were
+// distinct. Items of one path come in catalog order, with the same score, unless boosts differ. short says that there were
 // fewer. The codes are valid until the next call or Reset.
 func (s *Search) Results(dst []Result, n int) (results []Result, short bool) {
 	if s.level != s.ix.Depth() || n <= 0 {
 		return dst, n > 0
+	}
+	if s.opts.Rules != nil {
+		return s.ruledResults(dst, n)
 	}
 	s.ranked = append(s.ranked[:0], s.beams...)
 	slices.SortFunc(s.ranked, func(a, b candidate) int {

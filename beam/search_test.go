@@ -107,7 +107,7 @@ func (o *oracle) results() []Result {
 	for _, b := range o.search() {
 		for i := range o.c.items() {
 			if o.eligible[i] && slices.Equal(o.c.path(i), b.path) {
-				out = append(out, Result{uint32(i), b.path, b.score})
+				out = append(out, Result{Item: uint32(i), Codes: b.path, Score: b.score})
 			}
 		}
 	}

@@ -24,10 +24,10 @@ func (s *Set) Add(item uint32) {
 }
 
 // Has reports whether an item is in the set.
-func (s *Set) Has(item uint32) bool {
-	p := s.ix.place[item]
-	return s.words[p/64]>>(p%64)&1 != 0
-}
+func (s *Set) Has(item uint32) bool { return s.at(s.ix.place[item]) }
+
+// at reports whether the item at a position is in the set.
+func (s *Set) at(p uint32) bool { return s.words[p/64]>>(p%64)&1 != 0 }
 
 // Clear empties the set.
 func (s *Set) Clear() {

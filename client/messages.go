@@ -110,6 +110,11 @@ type RecommendRequest struct {
 	Filter         map[string][]string `json:"filter,omitempty"`
 	DeadlineMillis int                 `json:"deadline_ms,omitempty"` // 0: the server's
 	RequestID      string              `json:"request_id,omitempty"`
+
+	Quota       map[string]int                `json:"quota,omitempty"`       // most results of a value of each attribute
+	Boost       map[string]map[string]float64 `json:"boost,omitempty"`       // added to scores, by attribute and value
+	Temperature float64                       `json:"temperature,omitempty"` // above 0: paths are sampled without replacement
+	Seed        *uint64                       `json:"seed,omitempty"`        // of the samples; nil: the server draws one
 }
 
 // RecommendResponse is items of the catalog, best first.
@@ -121,6 +126,7 @@ type RecommendResponse struct {
 	Short          bool          `json:"short"`        // fewer than n came back
 	ShortReason    string        `json:"short_reason"` // catalog: no more are eligible; beam: the search kept too few paths
 	CatalogVersion string        `json:"catalog_version"`
+	Seed           *uint64       `json:"seed"` // of a sampled answer
 	Usage          Usage         `json:"usage"`
 	Timing         Timing        `json:"timing_ms"`
 	Notes          []string      `json:"notes"` // as of RankResponse
@@ -131,6 +137,7 @@ type Recommended struct {
 	ID    string  `json:"id"`
 	Codes []int32 `json:"codes"`
 	Score float64 `json:"score"`
+	Boost float64 `json:"boost"` // part of Score
 }
 
 // Usage counts tokens: prompt = user + item + instruction = cached + computed. Computed tokens passed all layers.

@@ -75,10 +75,12 @@ type Request struct {
 	TopK    int // 0: Width
 	Exclude []string
 	Filter  map[string][]string
+	Rules   Rules
 	// Free turns the constraint off, to measure what it costs: any code may follow any other, and paths that are not
-	// items are dropped at the end. Exclude and Filter must then be empty.
+	// items are dropped at the end. Exclude, Filter and Rules must then be empty.
 	Free bool
-	// Widen allows a second search with more beams, up to 4,096, if the first found fewer items than are eligible.
+	// Widen allows a second search with more beams, up to 4,096, if the first found fewer items than are eligible, or cut
+	// paths that might have been sampled.
 	// The second search is wider than Width, TopK and Generator.Widths allow.
 	Widen bool
 
@@ -89,7 +91,8 @@ type Request struct {
 type Item struct {
 	ID    string
 	Codes []int32
-	Score float64 // log-probability of its path
+	Score float64 // log-probability of its path, with Boost added
+	Boost float64
 }
 
 // Result is the result of a request.
@@ -97,6 +100,7 @@ type Result struct {
 	Items            []Item
 	Short            bool // fewer than N came back
 	Beam             bool // if Short: more are eligible, but the search kept too few paths
+	Cut              bool // of a request with rules: a path was cut that might have changed the items
 	Version          string
 	Layout           prompt.Layout
 	Computed, Cached int                // tokens, over all rounds
@@ -120,7 +124,7 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 		return nil, ErrNoCodes
 	}
 	out, err := g.once(ctx, snap, request)
-	if err != nil || !out.Beam || !request.Widen {
+	if err != nil || !request.Widen || !out.Beam && !(out.Cut && request.Rules.Temperature > 0) {
 		return out, err
 	}
 	wide := *request
@@ -153,9 +157,14 @@ func (g *Generator) once(ctx context.Context, snap *Snapshot, request *Request) 
 	}
 	out.Paths, out.Valid = r.search.Reached()
 	r.results, out.Short = r.search.Results(r.results[:0], request.N)
-	out.Beam = out.Short && !request.Free && r.search.Eligible(len(r.results)+1) > len(r.results)
+	if request.Rules.none() {
+		out.Beam = out.Short && !request.Free && r.search.Eligible(len(r.results)+1) > len(r.results)
+	} else {
+		out.Cut = !r.search.Certain()
+		out.Beam = out.Short && out.Cut
+	}
 	for _, item := range r.results {
-		out.Items = append(out.Items, Item{snap.table.ID(item.Item), slices.Clone(item.Codes), item.Score})
+		out.Items = append(out.Items, Item{snap.table.ID(item.Item), slices.Clone(item.Codes), item.Score, item.Boost})
 	}
 	return out, nil
 }

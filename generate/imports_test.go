@@ -628,7 +628,8 @@ func TestRememberedFilters(t *testing.T) {
 	if snap.filter(map[string][]string{"kind": values(0, 8)}); len(snap.sets) != 8 {
 		t.Errorf("%d sets are kept of eight values at once", len(snap.sets))
 	}
-	if snap.mustBuild(map[string][]string{"kind": values(0, 8)}) || !snap.mustBuild(map[string][]string{"kind": values(0, 9)}) {
+	builds := func(n int) bool { return snap.mustBuild(&Request{Filter: map[string][]string{"kind": values(0, n)}}) }
+	if builds(8) || !builds(9) {
 		t.Error("what is kept is not known")
 	}
 	for i := range 300 {

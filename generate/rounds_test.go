@@ -203,7 +203,7 @@ func TestSelectionRunsWhileAnotherComputes(t *testing.T) {
 func TestMasksAreBuiltMeanwhile(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(9, 9)), modeltest.Llama, 3, 500, false)
 	filter := map[string][]string{"kind": {"2", "4"}}
-	built := func() bool { return !s.Snapshot().mustBuild(filter) }
+	built := func() bool { return !s.Snapshot().mustBuild(&Request{Filter: filter}) }
 	do := s.Do
 	jobs := 0
 	s.Do = func(ctx context.Context, j *engine.Job) (*engine.Result, error) {

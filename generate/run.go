@@ -77,7 +77,7 @@ func (r *run) all(ctx context.Context, out *Result) error {
 	if len(r.layout.Plan.Segments[r.layout.Answers].Tokens) == 0 {
 		return ErrEmpty
 	}
-	r.late = r.snap.mustBuild(r.request.Filter)
+	r.late = r.snap.mustBuild(r.request)
 	if !r.late {
 		if err := r.begin(); err != nil {
 			return err
@@ -117,7 +117,7 @@ func (r *run) begin() error {
 			}
 		}
 	}
-	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free}
+	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free, Rules: r.snap.rules(&q.Rules)}
 	for _, w := range r.g.Widths {
 		if q.whole {
 			break
@@ -299,12 +299,19 @@ func (r *run) move() error {
 // grown returns a slice of n elements, in the memory of s if it suffices.
 func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
-// mustBuild reports whether a filter has values without a set of items. Building one reads all items.
-func (s *Snapshot) mustBuild(filter map[string][]string) bool {
+// mustBuild reports whether a filter or boost has values without a set of items. Building one reads all items.
+func (s *Snapshot) mustBuild(q *Request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, values := range filter {
+	for name, values := range q.Filter {
 		for _, v := range values {
+			if _, ok := s.sets[attribute{name, v}]; !ok {
+				return true
+			}
+		}
+	}
+	for name, values := range q.Rules.Boost {
+		for v := range values {
 			if _, ok := s.sets[attribute{name, v}]; !ok {
 				return true
 			}

@@ -281,6 +281,9 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if err != nil {
 		return nil, err
 	}
+	if field := ruled(req); field != "" {
+		return nil, Errorf(Unprocessable, field, "model %q reads events: it has no search for rules to take part in", c.model.Name)
+	}
 	user, err := s.whom(c, req.User)
 	if err != nil {
 		return nil, err
@@ -308,7 +311,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		return nil, s.explain(c, err)
 	}
 	if len(found) == 0 {
-		if err := checkAttributes(filter, s.catalog); err != nil {
+		if err := checkAttributes("filter", filter, s.catalog); err != nil {
 			return nil, err
 		}
 	}

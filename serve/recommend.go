@@ -95,7 +95,10 @@ func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.
 	if r.Filter, err = filterOf(req.Filter); err != nil {
 		return nil, err
 	}
-	if err := checkAttributes(r.Filter, c.model.Generate.Snapshot()); err != nil {
+	if err := checkAttributes("filter", r.Filter, c.model.Generate.Snapshot()); err != nil {
+		return nil, err
+	}
+	if r.Rules, err = rulesOf(req, c.model.Generate.Snapshot()); err != nil {
 		return nil, err
 	}
 	user, err := s.whom(c, req.User)
@@ -177,13 +180,16 @@ func filterOf(m map[string]*grebev1.Values) (map[string][]string, error) {
 	return out, nil
 }
 
-// checkAttributes refuses a filter on an attribute that no item has: it is probably misspelt.
-func checkAttributes(filter map[string][]string, items interface {
+// attributes are the attributes that items have.
+type attributes interface {
 	Attributes(name string) (has bool, all []string)
-}) error {
-	for _, name := range slices.Sorted(maps.Keys(filter)) {
+}
+
+// checkAttributes refuses an attribute that no item has: it is probably misspelt.
+func checkAttributes[V any](field string, named map[string]V, items attributes) error {
+	for _, name := range slices.Sorted(maps.Keys(named)) {
 		if has, all := items.Attributes(name); !has {
-			return noAttribute(name, all)
+			return noAttribute(field+"."+shown(name), all)
 		}
 	}
 	return nil
@@ -192,9 +198,9 @@ func checkAttributes(filter map[string][]string, items interface {
 // maxShown bounds the attributes that an error names.
 const maxShown = 20
 
-func noAttribute(name string, all []string) error {
+func noAttribute(field string, all []string) error {
 	if len(all) == 0 {
-		return Errorf(InvalidArgument, "filter."+shown(name), "no item has attributes")
+		return Errorf(InvalidArgument, field, "no item has attributes")
 	}
 	var names []string
 	for _, a := range all[:min(len(all), maxShown)] {
@@ -204,7 +210,7 @@ func noAttribute(name string, all []string) error {
 	if n := len(all) - len(names); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return Errorf(InvalidArgument, "filter."+shown(name), "no item has this attribute; items have %s%s", strings.Join(names, ", "), more)
+	return Errorf(InvalidArgument, field, "no item has this attribute; items have %s%s", strings.Join(names, ", "), more)
 }
 
 // shown shortens a name for the path of an error.

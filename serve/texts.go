@@ -117,8 +117,14 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 			resp.ShortReason = shortBeam
 		}
 	}
+	if r.Rules.Temperature > 0 {
+		resp.Seed = &r.Rules.Seed
+		if res.Cut {
+			resp.Notes = append(resp.Notes, cutSamples)
+		}
+	}
 	for _, it := range res.Items {
-		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score})
+		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score, Boost: it.Boost})
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
 	return resp, nil

@@ -196,19 +196,24 @@ func (r *recommender) put(t *testing.T, it *grebev1.Item) {
 	r.items[it.Id] = it
 }
 
+type result struct {
+	ID    string  `json:"id"`
+	Codes []int32 `json:"codes"`
+	Score float64 `json:"score"`
+	Boost float64 `json:"boost"`
+}
+
 type recommendBody struct {
-	Model     string `json:"model"`
-	RequestID string `json:"request_id"`
-	Node      string `json:"node"`
-	Results   []struct {
-		ID    string  `json:"id"`
-		Codes []int32 `json:"codes"`
-		Score float64 `json:"score"`
-	} `json:"results"`
-	Short   bool   `json:"short"`
-	Reason  string `json:"short_reason"`
-	Version string `json:"catalog_version"`
-	Usage   struct {
+	Model     string   `json:"model"`
+	RequestID string   `json:"request_id"`
+	Node      string   `json:"node"`
+	Results   []result `json:"results"`
+	Seed      *uint64  `json:"seed"`
+	Notes     []string `json:"notes"`
+	Short     bool     `json:"short"`
+	Reason    string   `json:"short_reason"`
+	Version   string   `json:"catalog_version"`
+	Usage     struct {
 		Prompt      int            `json:"prompt_tokens"`
 		Cached      int            `json:"cached_tokens"`
 		Computed    int            `json:"computed_tokens"`

@@ -62,6 +62,16 @@ func (t *Table) Codes(dst []int32, slot uint32) []int32 {
 	return t.record(slot).codes(dst)
 }
 
+// Values returns the values that the item in a slot has of an attribute.
+func (t *Table) Values(slot uint32, name string) (out []string) {
+	defer runtime.KeepAlive(t)
+	t.record(slot).values(name, func(v string) bool {
+		out = append(out, strings.Clone(v))
+		return true
+	})
+	return out
+}
+
 // Paths visits the codes of the items in some slots, which ascend. The codes are valid until the next call.
 func (t *Table) Paths(slots []uint32, visit func(slot uint32, codes []int32)) {
 	defer runtime.KeepAlive(t)

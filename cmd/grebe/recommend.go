@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -18,6 +20,10 @@ type recommendCmd struct {
 	Exclude     []string `help:"Ids of items not wanted." placeholder:"ID"`
 	ExcludeSeen bool     `help:"Leave out the items of the user's history."`
 	Filter      []string `sep:"none" help:"Only items with one of these values of an attribute; may come several times." placeholder:"NAME=VALUE"`
+	Quota       []string `sep:"none" help:"At most N results with the same value of an attribute; may come several times." placeholder:"NAME=N"`
+	Boost       []string `sep:"none" help:"Add X to the scores of items with a value of an attribute; may come several times." placeholder:"NAME=VALUE:X"`
+	Temperature float64  `want:"at least 0 and at most 100" help:"Above 0: sample paths without replacement; default 0, the most probable." placeholder:"T"`
+	Seed        *uint64  `help:"Seed of the samples: equal seeds draw equally." placeholder:"S"`
 }
 
 func (recommendCmd) Help() string {
@@ -29,6 +35,8 @@ Examples:
     grebe recommend --model shop --user kaya -n 5 --exclude-seen
     grebe recommend --history i9,i19 --filter category=books,music --exclude i3
     grebe recommend --user-text "Likes birds." --beam-width 512 --json
+    grebe recommend --user kaya --quota brand=2 --boost category=books:0.5
+    grebe recommend --user kaya --temperature 0.8 --seed 7
     grebe recommend --server http://10.0.0.7:8080 --request request.json`
 }
 
@@ -43,6 +51,11 @@ type recommendRequest struct {
 	ExcludeSeen bool                `json:"exclude_seen,omitempty"`
 	Filter      map[string][]string `json:"filter,omitempty"`
 	DeadlineMS  int                 `json:"deadline_ms,omitempty"`
+
+	Quota       map[string]int                `json:"quota,omitempty"`
+	Boost       map[string]map[string]float64 `json:"boost,omitempty"`
+	Temperature float64                       `json:"temperature,omitempty"`
+	Seed        *uint64                       `json:"seed,omitempty"`
 }
 
 // recommendResponse is what the table shows of the answer.
@@ -67,7 +80,8 @@ func (c *recommendCmd) Run(w *cli.World) error {
 }
 
 func (c *recommendCmd) body(w *cli.World) ([]byte, error) {
-	said := c.N != 0 || c.BeamWidth != 0 || c.TopK != 0 || len(c.Exclude) > 0 || c.ExcludeSeen || len(c.Filter) > 0
+	said := c.N != 0 || c.BeamWidth != 0 || c.TopK != 0 || len(c.Exclude) > 0 || c.ExcludeSeen || len(c.Filter) > 0 ||
+		len(c.Quota) > 0 || len(c.Boost) > 0 || c.Temperature != 0 || c.Seed != nil
 	if c.Request != "" {
 		return c.readRequest(w, said)
 	}
@@ -78,10 +92,54 @@ func (c *recommendCmd) body(w *cli.World) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	quota, err := parseQuota(c.Quota)
+	if err != nil {
+		return nil, err
+	}
+	boost, err := parseBoost(c.Boost)
+	if err != nil {
+		return nil, err
+	}
 	return json.Marshal(recommendRequest{
 		Model: c.Model, User: c.user(), N: c.N, BeamWidth: c.BeamWidth, TopK: c.TopK,
 		Exclude: c.Exclude, ExcludeSeen: c.ExcludeSeen, Filter: filter, DeadlineMS: c.DeadlineMS,
+		Quota: quota, Boost: boost, Temperature: c.Temperature, Seed: c.Seed,
 	})
+}
+
+// parseQuota reads NAME=N of each flag.
+func parseQuota(flags []string) (map[string]int, error) {
+	out := map[string]int{}
+	for _, f := range flags {
+		name, n, _ := strings.Cut(f, "=")
+		limit, err := strconv.Atoi(n)
+		if err != nil || name == "" || limit < 1 {
+			return nil, cli.Usagef("--quota %q: want NAME=N with N from 1 on", f)
+		}
+		out[name] = limit
+	}
+	return out, nil
+}
+
+// parseBoost reads NAME=VALUE:X of each flag. The value may have colons.
+func parseBoost(flags []string) (map[string]map[string]float64, error) {
+	out := map[string]map[string]float64{}
+	for _, f := range flags {
+		name, rest, _ := strings.Cut(f, "=")
+		at := strings.LastIndexByte(rest, ':')
+		if name == "" || at < 1 {
+			return nil, cli.Usagef("--boost %q: want NAME=VALUE:X", f)
+		}
+		x, err := strconv.ParseFloat(rest[at+1:], 64)
+		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+			return nil, cli.Usagef("--boost %q: %q is not a number", f, rest[at+1:])
+		}
+		if out[name] == nil {
+			out[name] = map[string]float64{}
+		}
+		out[name][rest[:at]] = x
+	}
+	return out, nil
 }
 
 // parseFilter reads NAME=VALUE,... of each flag; the values of a name that comes twice are joined.

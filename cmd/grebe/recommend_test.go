@@ -43,6 +43,16 @@ func TestRecommendFromAServer(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"user": {"id": "ana"}, "n": 100}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	ruled := recommend(t, r, "--user", "ana", "-n", "100", "--boost", "category=books:30", "--quota", "category=1", "--temperature", "0.5", "--seed", "3")
+	if len(ruled.Results) == 0 || ruled.Results[0].Score < 0 || len(ruled.Results) >= len(all.Results) {
+		t.Errorf("with rules: %+v", ruled)
+	}
+	for _, args := range [][]string{{"--quota", "category"}, {"--quota", "category=0"}, {"--boost", "category=books"}, {"--boost", "category=books:x"},
+		{"--boost", "=books:1"}} {
+		if _, errs, exit := grebe(t, append([]string{"recommend", "--server", r.http, "--user", "ana"}, args...)...); exit != cli.Misuse || !strings.Contains(errs, args[0]) {
+			t.Errorf("%q: exit %d, %s", args, exit, errs)
+		}
+	}
 	if again := recommend(t, r, "--request", file); !slices.Equal(again.ids(), all.ids()) {
 		t.Errorf("the same request from a file: %v, want %v", again.ids(), all.ids())
 	}

@@ -1,6 +1,10 @@
 package wire
 
-import grebev1 "grebe/api/grebe/v1"
+import (
+	"math"
+
+	grebev1 "grebe/api/grebe/v1"
+)
 
 // Bounds of a recommendation.
 const (
@@ -9,6 +13,12 @@ const (
 	MaxExclude   = 100000
 	MaxFilter    = 64   // attributes
 	MaxWanted    = 4096 // values of one attribute
+	MaxBoosts    = 256  // values of all attributes
+	MaxBoost     = 100  // above and below 0
+	MaxSeed      = math.MaxInt64
+
+	// A temperature above 0 is between these.
+	MinTemperature, MaxTemperature = 0.001, 100
 )
 
 // DecodeRecommend reads a request of /v1/recommend.
@@ -34,6 +44,14 @@ func DecodeRecommend(in []byte) (*grebev1.RecommendRequest, error) {
 				m.ExcludeSeen = d.bool()
 			case "filter":
 				m.Filter = d.filter()
+			case "quota":
+				m.Quota = d.quota()
+			case "boost":
+				m.Boost = d.boost()
+			case "temperature":
+				m.Temperature = d.float()
+			case "seed":
+				m.Seed = new(uint64(d.integer(0, MaxSeed)))
 			case "deadline_ms":
 				m.DeadlineMs = d.count()
 			case "request_id":
@@ -44,6 +62,34 @@ func DecodeRecommend(in []byte) (*grebev1.RecommendRequest, error) {
 		})
 	})
 	return m, err
+}
+
+// quota reads the most results of a value of each attribute.
+func (d *decoder) quota() map[string]int32 {
+	out := map[string]int32{}
+	d.object(func(name string) {
+		if len(out) == MaxFilter {
+			d.fail("more than %d attributes", MaxFilter)
+		}
+		out[name] = int32(d.integer(1, MaxResults))
+	})
+	return out
+}
+
+// boost reads what is added to scores, by attribute and value.
+func (d *decoder) boost() map[string]*grebev1.Boosts {
+	out, n := map[string]*grebev1.Boosts{}, 0
+	d.object(func(name string) {
+		b := &grebev1.Boosts{Values: map[string]float64{}}
+		d.object(func(value string) {
+			if n++; n > MaxBoosts {
+				d.fail("more than %d values", MaxBoosts)
+			}
+			b.Values[value] = d.float()
+		})
+		out[name] = b
+	})
+	return out
 }
 
 // filter reads the values that are wanted of each attribute.
@@ -70,8 +116,14 @@ func EncodeRecommend(m *grebev1.RecommendResponse) []byte {
 				w.string("id", r.Id)
 				w.ints("codes", r.Codes)
 				w.float("score", r.Score)
+				if r.Boost != 0 {
+					w.float("boost", r.Boost)
+				}
 			})
 		})
+		if m.Seed != nil {
+			w.int("seed", int64(*m.Seed))
+		}
 		w.bool("short", m.Short)
 		if m.ShortReason != "" {
 			w.string("short_reason", m.ShortReason)

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -15,14 +16,15 @@ import (
 )
 
 const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":128,"top_k":64,"exclude":["i3","é"],"exclude_seen":true,
- "filter":{"category":["toys","games"],"":[]},"deadline_ms":200,"request_id":"r"}`
+ "filter":{"category":["toys","games"],"":[]},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"deadline_ms":200,"request_id":"r"}`
 
 func TestDecodeRecommend(t *testing.T) {
 	got, err := DecodeRecommend([]byte(fullRecommend))
 	want := &grebev1.RecommendRequest{
 		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"}, ExcludeSeen: true,
 		Filter:     map[string]*grebev1.Values{"category": {Values: []string{"toys", "games"}}, "": {}},
-		DeadlineMs: 200, RequestId: "r",
+		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)),
+		Boost: map[string]*grebev1.Boosts{"category": {Values: map[string]float64{"toys": 0.5, "games": -1}}},
 	}
 	if err != nil || !proto.Equal(got, want) {
 		t.Errorf("got  %v, %v\nwant %v", got, err, want)
@@ -32,7 +34,21 @@ func TestDecodeRecommend(t *testing.T) {
 	for i := range MaxFilter + 1 {
 		names += `"` + strings.Repeat("a", i+1) + `":["b"],`
 	}
+	boosts := `{"boost":{"a":{`
+	for i := range MaxBoosts + 1 {
+		boosts += fmt.Sprintf(`"%d":1,`, i)
+	}
 	for _, c := range []struct{ in, field, problem string }{
+		{`{"quota":{"a":0}}`, "quota.a", "between 1 and 10000"},
+		{`{"quota":{"a":[1]}}`, "quota.a", "not a list"},
+		{`{"quota":3}`, "quota", "not a number"},
+		{`{"boost":{"a":1}}`, "boost.a", "not a number"},
+		{`{"boost":{"a":{"b":"1"}}}`, "boost.a.b", "not a string"},
+		{strings.TrimSuffix(boosts, ",") + `}}}`, "boost.a.256", "more than 256"},
+		{`{"temperature":"1"}`, "temperature", "not a string"},
+		{`{"temperature":1e999}`, "temperature", "out of range"},
+		{`{"seed":-1}`, "seed", "between"},
+		{`{"seed":0.5}`, "seed", "integer"},
 		{`[]`, "", "not a list"},
 		{`{"N":1}`, "N", "unknown field"},
 		{`{"n":0}`, "n", "between 1 and 10000"},
@@ -72,6 +88,11 @@ type stdRecommend struct {
 	Filter      map[string][]string `json:"filter"`
 	DeadlineMs  int32               `json:"deadline_ms"`
 	RequestID   string              `json:"request_id"`
+
+	Quota       map[string]int32              `json:"quota"`
+	Boost       map[string]map[string]float64 `json:"boost"`
+	Temperature float64                       `json:"temperature"`
+	Seed        *uint64                       `json:"seed"`
 }
 
 // agreeRecommend checks an accepted request against encoding/json.
@@ -82,7 +103,13 @@ func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
 		t.Fatalf("accepted %q, which encoding/json refuses: %v", in, err)
 	}
 	own := stdRecommend{Model: m.Model, N: m.N, BeamWidth: m.BeamWidth, TopK: m.TopK, Exclude: m.Exclude, ExcludeSeen: m.ExcludeSeen,
-		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId}
+		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed}
+	if m.Boost != nil {
+		own.Boost = map[string]map[string]float64{}
+	}
+	for name, b := range m.Boost {
+		own.Boost[name] = b.Values
+	}
 	if m.Filter != nil {
 		own.Filter = map[string][]string{}
 	}

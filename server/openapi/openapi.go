@@ -224,6 +224,7 @@ func property(schemas object, said map[string]string, f protoreflect.FieldDescri
 // plain are messages that JSON has without a wrapper.
 var plain = map[protoreflect.Name]func() object{
 	"Values": func() object { return object{"type": "array", "items": object{"type": "string"}} },
+	"Boosts": func() object { return object{"type": "object", "additionalProperties": object{"type": "number"}} },
 	"Scores": func() object { return object{"type": "array", "items": object{"type": "number"}} },
 	"Input": func() object {
 		return object{"oneOf": []object{{"type": "string"}, {"type": "array", "items": object{"type": "integer"}}}}

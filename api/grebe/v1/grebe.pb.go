@@ -826,6 +826,10 @@ type RecommendRequest struct {
 	Filter        map[string]*Values     `protobuf:"bytes,8,rep,name=filter,proto3" json:"filter,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // attributes: items that have one of the values of each
 	DeadlineMs    int32                  `protobuf:"varint,9,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`                                                // 0: the server's
 	RequestId     string                 `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`                                                   // echoed; generated when empty
+	Quota         map[string]int32       `protobuf:"bytes,11,rep,name=quota,proto3" json:"quota,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // at most so many results of each value of an attribute; items without it are not limited
+	Boost         map[string]*Boosts     `protobuf:"bytes,12,rep,name=boost,proto3" json:"boost,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`  // added to the scores of items with a value of an attribute, -100 to 100 each
+	Temperature   float64                `protobuf:"fixed64,13,opt,name=temperature,proto3" json:"temperature,omitempty"`                                                              // 0: the most probable paths; 0.001 to 100: paths are sampled without replacement, in the order drawn
+	Seed          *uint64                `protobuf:"varint,14,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                                                                       // of the samples, 0 to 2^63-1: equal seeds draw equally; drawn by the server when absent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,6 +934,79 @@ func (x *RecommendRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *RecommendRequest) GetQuota() map[string]int32 {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+func (x *RecommendRequest) GetBoost() map[string]*Boosts {
+	if x != nil {
+		return x.Boost
+	}
+	return nil
+}
+
+func (x *RecommendRequest) GetTemperature() float64 {
+	if x != nil {
+		return x.Temperature
+	}
+	return 0
+}
+
+func (x *RecommendRequest) GetSeed() uint64 {
+	if x != nil && x.Seed != nil {
+		return *x.Seed
+	}
+	return 0
+}
+
+// Boosts are numbers by value of an attribute.
+type Boosts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Values        map[string]float64     `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Boosts) Reset() {
+	*x = Boosts{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Boosts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Boosts) ProtoMessage() {}
+
+func (x *Boosts) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Boosts.ProtoReflect.Descriptor instead.
+func (*Boosts) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Boosts) GetValues() map[string]float64 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 type RecommendResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Model          string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -942,13 +1019,14 @@ type RecommendResponse struct {
 	TimingMs       *Timing                `protobuf:"bytes,8,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
 	Notes          []string               `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`                                // as of RankResponse
 	ShortReason    string                 `protobuf:"bytes,15,opt,name=short_reason,json=shortReason,proto3" json:"short_reason,omitempty"` // catalog: no more items are eligible; beam: more are, but the search kept too few paths
+	Seed           *uint64                `protobuf:"varint,16,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                           // of a sampled answer
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RecommendResponse) Reset() {
 	*x = RecommendResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1038,7 @@ func (x *RecommendResponse) String() string {
 func (*RecommendResponse) ProtoMessage() {}
 
 func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1051,7 @@ func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendResponse.ProtoReflect.Descriptor instead.
 func (*RecommendResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RecommendResponse) GetModel() string {
@@ -1046,19 +1124,27 @@ func (x *RecommendResponse) GetShortReason() string {
 	return ""
 }
 
+func (x *RecommendResponse) GetSeed() uint64 {
+	if x != nil && x.Seed != nil {
+		return *x.Seed
+	}
+	return 0
+}
+
 // Recommended is an item of the catalog.
 type Recommended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Codes         []int32                `protobuf:"varint,2,rep,packed,name=codes,proto3" json:"codes,omitempty"` // its semantic ID
-	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`       // log-probability of the path, over what the catalog's items have
+	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`       // log-probability of the path, over what the catalog's items have, with the item's boost added
+	Boost         float64                `protobuf:"fixed64,4,opt,name=boost,proto3" json:"boost,omitempty"`       // part of the score; absent when 0
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Recommended) Reset() {
 	*x = Recommended{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1156,7 @@ func (x *Recommended) String() string {
 func (*Recommended) ProtoMessage() {}
 
 func (x *Recommended) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1169,7 @@ func (x *Recommended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recommended.ProtoReflect.Descriptor instead.
 func (*Recommended) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Recommended) GetId() string {
@@ -1103,6 +1189,13 @@ func (x *Recommended) GetCodes() []int32 {
 func (x *Recommended) GetScore() float64 {
 	if x != nil {
 		return x.Score
+	}
+	return 0
+}
+
+func (x *Recommended) GetBoost() float64 {
+	if x != nil {
+		return x.Boost
 	}
 	return 0
 }
@@ -1132,7 +1225,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1237,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1250,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1252,7 +1345,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1357,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1370,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Sources) GetDevice() int32 {
@@ -1335,7 +1428,7 @@ type Timing struct {
 
 func (x *Timing) Reset() {
 	*x = Timing{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1440,7 @@ func (x *Timing) String() string {
 func (*Timing) ProtoMessage() {}
 
 func (x *Timing) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1453,7 @@ func (x *Timing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timing.ProtoReflect.Descriptor instead.
 func (*Timing) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Timing) GetQueue() float64 {
@@ -1402,7 +1495,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1507,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1520,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Input) GetText() string {
@@ -1459,7 +1552,7 @@ type ScoreRequest struct {
 
 func (x *ScoreRequest) Reset() {
 	*x = ScoreRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1564,7 @@ func (x *ScoreRequest) String() string {
 func (*ScoreRequest) ProtoMessage() {}
 
 func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1577,7 @@ func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreRequest.ProtoReflect.Descriptor instead.
 func (*ScoreRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ScoreRequest) GetModel() string {
@@ -1541,7 +1634,7 @@ type ScoreResponse struct {
 
 func (x *ScoreResponse) Reset() {
 	*x = ScoreResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1646,7 @@ func (x *ScoreResponse) String() string {
 func (*ScoreResponse) ProtoMessage() {}
 
 func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1659,7 @@ func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreResponse.ProtoReflect.Descriptor instead.
 func (*ScoreResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ScoreResponse) GetObject() string {
@@ -1607,7 +1700,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1712,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1725,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Scores) GetValues() []float64 {
@@ -1656,7 +1749,7 @@ type CompatibleUsage struct {
 
 func (x *CompatibleUsage) Reset() {
 	*x = CompatibleUsage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1761,7 @@ func (x *CompatibleUsage) String() string {
 func (*CompatibleUsage) ProtoMessage() {}
 
 func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1774,7 @@ func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompatibleUsage.ProtoReflect.Descriptor instead.
 func (*CompatibleUsage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CompatibleUsage) GetPromptTokens() int32 {
@@ -1729,7 +1822,7 @@ type PromptDetails struct {
 
 func (x *PromptDetails) Reset() {
 	*x = PromptDetails{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1834,7 @@ func (x *PromptDetails) String() string {
 func (*PromptDetails) ProtoMessage() {}
 
 func (x *PromptDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1847,7 @@ func (x *PromptDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptDetails.ProtoReflect.Descriptor instead.
 func (*PromptDetails) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PromptDetails) GetCachedTokens() int32 {
@@ -1777,7 +1870,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1882,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1895,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -1853,7 +1946,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +1958,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +1971,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -1928,7 +2021,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2033,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2046,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -1985,7 +2078,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2090,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2103,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 type ListModelsResponse struct {
@@ -2023,7 +2116,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2128,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2141,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -2086,7 +2179,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2191,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2204,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Model) GetId() string {
@@ -2213,7 +2306,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2318,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2331,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Rollout) GetState() string {
@@ -2298,7 +2391,7 @@ type RolloutNode struct {
 
 func (x *RolloutNode) Reset() {
 	*x = RolloutNode{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2403,7 @@ func (x *RolloutNode) String() string {
 func (*RolloutNode) ProtoMessage() {}
 
 func (x *RolloutNode) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2416,7 @@ func (x *RolloutNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutNode.ProtoReflect.Descriptor instead.
 func (*RolloutNode) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RolloutNode) GetId() string {
@@ -2384,7 +2477,7 @@ type Reload struct {
 
 func (x *Reload) Reset() {
 	*x = Reload{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2489,7 @@ func (x *Reload) String() string {
 func (*Reload) ProtoMessage() {}
 
 func (x *Reload) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2502,7 @@ func (x *Reload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reload.ProtoReflect.Descriptor instead.
 func (*Reload) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Reload) GetState() string {
@@ -2473,7 +2566,7 @@ type ReloadModelRequest struct {
 
 func (x *ReloadModelRequest) Reset() {
 	*x = ReloadModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2578,7 @@ func (x *ReloadModelRequest) String() string {
 func (*ReloadModelRequest) ProtoMessage() {}
 
 func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2591,7 @@ func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
 func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReloadModelRequest) GetModel() string {
@@ -2534,7 +2627,7 @@ type RollbackModelRequest struct {
 
 func (x *RollbackModelRequest) Reset() {
 	*x = RollbackModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2546,7 +2639,7 @@ func (x *RollbackModelRequest) String() string {
 func (*RollbackModelRequest) ProtoMessage() {}
 
 func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2559,7 +2652,7 @@ func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
 func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RollbackModelRequest) GetModel() string {
@@ -2594,7 +2687,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2606,7 +2699,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2619,7 +2712,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -2655,7 +2748,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +2760,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2773,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -2771,7 +2864,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +2876,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +2889,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2875,7 +2968,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +2980,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +2993,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -2949,7 +3042,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3054,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3067,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -3048,7 +3141,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3153,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3166,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
 }
 
 type ActivateCatalogRequest struct {
@@ -3087,7 +3180,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3099,7 +3192,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3112,7 +3205,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -3145,7 +3238,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3250,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3263,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -3194,7 +3287,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3206,7 +3299,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3219,7 +3312,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{41}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -3275,7 +3368,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3287,7 +3380,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3300,7 +3393,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{42}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -3458,7 +3551,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\n" +
 	"TasksEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x98\x03\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xdc\x05\n" +
 	"\x10RecommendRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
@@ -3473,10 +3566,28 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"deadlineMs\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\n" +
-	" \x01(\tR\trequestId\x1aK\n" +
+	" \x01(\tR\trequestId\x12;\n" +
+	"\x05quota\x18\v \x03(\v2%.grebe.v1.RecommendRequest.QuotaEntryR\x05quota\x12;\n" +
+	"\x05boost\x18\f \x03(\v2%.grebe.v1.RecommendRequest.BoostEntryR\x05boost\x12 \n" +
+	"\vtemperature\x18\r \x01(\x01R\vtemperature\x12\x17\n" +
+	"\x04seed\x18\x0e \x01(\x04H\x00R\x04seed\x88\x01\x01\x1aK\n" +
 	"\vFilterEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
-	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\"\xdb\x02\n" +
+	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\x1a8\n" +
+	"\n" +
+	"QuotaEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1aJ\n" +
+	"\n" +
+	"BoostEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
+	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.BoostsR\x05value:\x028\x01B\a\n" +
+	"\x05_seed\"y\n" +
+	"\x06Boosts\x124\n" +
+	"\x06values\x18\x01 \x03(\v2\x1c.grebe.v1.Boosts.ValuesEntryR\x06values\x1a9\n" +
+	"\vValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xfd\x02\n" +
 	"\x11RecommendResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3488,11 +3599,14 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05usage\x18\a \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
 	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12\x14\n" +
 	"\x05notes\x18\x14 \x03(\tR\x05notes\x12!\n" +
-	"\fshort_reason\x18\x0f \x01(\tR\vshortReason\"I\n" +
+	"\fshort_reason\x18\x0f \x01(\tR\vshortReason\x12\x17\n" +
+	"\x04seed\x18\x10 \x01(\x04H\x00R\x04seed\x88\x01\x01B\a\n" +
+	"\x05_seed\"_\n" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05codes\x18\x02 \x03(\x05R\x05codes\x12\x14\n" +
-	"\x05score\x18\x03 \x01(\x01R\x05score\"\xab\x03\n" +
+	"\x05score\x18\x03 \x01(\x01R\x05score\x12\x14\n" +
+	"\x05boost\x18\x04 \x01(\x01R\x05boost\"\xab\x03\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\x05R\fcachedTokens\x12'\n" +
@@ -3710,7 +3824,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -3723,104 +3837,112 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Part)(nil),                   // 8: grebe.v1.Part
 	(*Ranked)(nil),                 // 9: grebe.v1.Ranked
 	(*RecommendRequest)(nil),       // 10: grebe.v1.RecommendRequest
-	(*RecommendResponse)(nil),      // 11: grebe.v1.RecommendResponse
-	(*Recommended)(nil),            // 12: grebe.v1.Recommended
-	(*Usage)(nil),                  // 13: grebe.v1.Usage
-	(*Sources)(nil),                // 14: grebe.v1.Sources
-	(*Timing)(nil),                 // 15: grebe.v1.Timing
-	(*Input)(nil),                  // 16: grebe.v1.Input
-	(*ScoreRequest)(nil),           // 17: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),          // 18: grebe.v1.ScoreResponse
-	(*Scores)(nil),                 // 19: grebe.v1.Scores
-	(*CompatibleUsage)(nil),        // 20: grebe.v1.CompatibleUsage
-	(*PromptDetails)(nil),          // 21: grebe.v1.PromptDetails
-	(*RerankRequest)(nil),          // 22: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),         // 23: grebe.v1.RerankResponse
-	(*Relevance)(nil),              // 24: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),      // 25: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),     // 26: grebe.v1.ListModelsResponse
-	(*Model)(nil),                  // 27: grebe.v1.Model
-	(*Rollout)(nil),                // 28: grebe.v1.Rollout
-	(*RolloutNode)(nil),            // 29: grebe.v1.RolloutNode
-	(*Reload)(nil),                 // 30: grebe.v1.Reload
-	(*ReloadModelRequest)(nil),     // 31: grebe.v1.ReloadModelRequest
-	(*RollbackModelRequest)(nil),   // 32: grebe.v1.RollbackModelRequest
-	(*AppendEventsRequest)(nil),    // 33: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 34: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 35: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 36: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 37: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 38: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 39: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 40: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 41: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 42: grebe.v1.Snapshot
-	nil,                            // 43: grebe.v1.Item.AttributesEntry
-	nil,                            // 44: grebe.v1.Event.FeaturesEntry
-	nil,                            // 45: grebe.v1.Ranked.TasksEntry
-	nil,                            // 46: grebe.v1.RecommendRequest.FilterEntry
+	(*Boosts)(nil),                 // 11: grebe.v1.Boosts
+	(*RecommendResponse)(nil),      // 12: grebe.v1.RecommendResponse
+	(*Recommended)(nil),            // 13: grebe.v1.Recommended
+	(*Usage)(nil),                  // 14: grebe.v1.Usage
+	(*Sources)(nil),                // 15: grebe.v1.Sources
+	(*Timing)(nil),                 // 16: grebe.v1.Timing
+	(*Input)(nil),                  // 17: grebe.v1.Input
+	(*ScoreRequest)(nil),           // 18: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),          // 19: grebe.v1.ScoreResponse
+	(*Scores)(nil),                 // 20: grebe.v1.Scores
+	(*CompatibleUsage)(nil),        // 21: grebe.v1.CompatibleUsage
+	(*PromptDetails)(nil),          // 22: grebe.v1.PromptDetails
+	(*RerankRequest)(nil),          // 23: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 24: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 25: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 26: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 27: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 28: grebe.v1.Model
+	(*Rollout)(nil),                // 29: grebe.v1.Rollout
+	(*RolloutNode)(nil),            // 30: grebe.v1.RolloutNode
+	(*Reload)(nil),                 // 31: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 32: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 33: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 34: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 35: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 36: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 37: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 38: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 39: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 40: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 41: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 42: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 43: grebe.v1.Snapshot
+	nil,                            // 44: grebe.v1.Item.AttributesEntry
+	nil,                            // 45: grebe.v1.Event.FeaturesEntry
+	nil,                            // 46: grebe.v1.Ranked.TasksEntry
+	nil,                            // 47: grebe.v1.RecommendRequest.FilterEntry
+	nil,                            // 48: grebe.v1.RecommendRequest.QuotaEntry
+	nil,                            // 49: grebe.v1.RecommendRequest.BoostEntry
+	nil,                            // 50: grebe.v1.Boosts.ValuesEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	43, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	44, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	44, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	45, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
 	9,  // 6: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	13, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	15, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	14, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	16, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	8,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
 	7,  // 10: grebe.v1.RankResponse.route:type_name -> grebe.v1.Route
-	45, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	46, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
 	2,  // 12: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	46, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	12, // 14: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	13, // 15: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	15, // 16: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	14, // 17: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	16, // 18: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	16, // 19: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	19, // 20: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	20, // 21: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	21, // 22: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
-	24, // 23: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	20, // 24: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	27, // 25: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	30, // 26: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	28, // 27: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
-	29, // 28: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
-	3,  // 29: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	36, // 30: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	42, // 31: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	41, // 32: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 33: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 34: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 35: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	10, // 36: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	17, // 37: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	22, // 38: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	25, // 39: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	31, // 40: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	32, // 41: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	38, // 42: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	39, // 43: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	40, // 44: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	6,  // 45: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	11, // 46: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	18, // 47: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	23, // 48: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	26, // 49: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	27, // 50: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	27, // 51: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	37, // 52: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	37, // 53: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	37, // 54: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	45, // [45:55] is the sub-list for method output_type
-	35, // [35:45] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	47, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	48, // 14: grebe.v1.RecommendRequest.quota:type_name -> grebe.v1.RecommendRequest.QuotaEntry
+	49, // 15: grebe.v1.RecommendRequest.boost:type_name -> grebe.v1.RecommendRequest.BoostEntry
+	50, // 16: grebe.v1.Boosts.values:type_name -> grebe.v1.Boosts.ValuesEntry
+	13, // 17: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	14, // 18: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	16, // 19: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	15, // 20: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	17, // 21: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	17, // 22: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	20, // 23: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	21, // 24: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	22, // 25: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
+	25, // 26: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	21, // 27: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	28, // 28: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	31, // 29: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	29, // 30: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
+	30, // 31: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
+	3,  // 32: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	37, // 33: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	43, // 34: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	42, // 35: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 36: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 37: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	11, // 38: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
+	4,  // 39: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	10, // 40: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	18, // 41: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	23, // 42: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	26, // 43: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	32, // 44: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	33, // 45: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	39, // 46: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	40, // 47: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	41, // 48: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 49: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	12, // 50: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	19, // 51: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	24, // 52: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	27, // 53: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	28, // 54: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	28, // 55: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	38, // 56: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	38, // 57: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	38, // 58: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	49, // [49:59] is the sub-list for method output_type
+	39, // [39:49] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3831,16 +3953,18 @@ func file_grebe_v1_grebe_proto_init() {
 	file_grebe_v1_grebe_proto_msgTypes[0].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[5].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[16].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[22].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[24].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[10].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[12].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[17].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[23].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

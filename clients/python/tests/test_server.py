@@ -25,6 +25,12 @@ class Server(unittest.TestCase):
             self.assertEqual(len(found.results), 3)
             self.assertTrue(all(len(r.codes) == 3 for r in found.results))
             self.assertNotIn(found.ids()[0], c.recommend("ana", n=3, exclude=[found.ids()[0]]).ids())
+            drawn = c.recommend("ana", n=3, temperature=0.7, seed=5)
+            self.assertEqual(drawn.seed, 5)
+            self.assertEqual(drawn.ids(), c.recommend("ana", n=3, temperature=0.7, seed=5).ids())
+            raised = c.recommend("ana", n=3, boost={"category": {"books": 2}}, quota={"category": 1})
+            self.assertLessEqual(sum(r.boost == 2 for r in raised.results), 1)
+            self.assertTrue(all(r.boost in (0, 2) for r in raised.results))
 
             c.put_item("a b/ü", text="Odd name")
             self.assertEqual(c.get_item("a b/ü")["text"], "Odd name")

@@ -67,6 +67,7 @@ class Recommended:
     id: str
     codes: List[int]
     score: float
+    boost: float = 0.0  #: part of the score
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class RecommendResponse:
     usage: Usage
     timing: Timing
     raw: Json = field(repr=False)
+    seed: Optional[int] = None  #: of a sampled answer
 
     def ids(self) -> List[str]:
         """Ids of the results, best first."""
@@ -137,10 +139,12 @@ def rank_response(m: Json) -> RankResponse:
 
 
 def recommend_response(m: Json) -> RecommendResponse:
-    results = [Recommended(r["id"], r.get("codes") or [], r["score"]) for r in m.get("results") or []]
+    results = [
+        Recommended(r["id"], r.get("codes") or [], r["score"], r.get("boost", 0.0)) for r in m.get("results") or []
+    ]
     return RecommendResponse(
         m.get("model", ""), m.get("request_id", ""), m.get("catalog_version", ""), results, m.get("short", False),
-        m.get("short_reason", ""), usage(m), timing(m), m,
+        m.get("short_reason", ""), usage(m), timing(m), m, m.get("seed"),
     )
 
 
