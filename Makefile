@@ -29,6 +29,20 @@ build: ## build bin/grebe and bin/grebe-bench
 image: build ## write bin/grebe-image.tar, a container image for docker load or podman load; needs no container runtime
 	$(GO) run ./deploy/image bin/grebe bin/grebe-image.tar grebe:$(VERSION)
 
+# Architectures whose container images a release has. Images of others need their C library: Debian's libc6-arm64-cross or libc6-amd64-cross.
+IMAGES ?= $(shell $(GO) env GOHOSTARCH)
+# The time of all files in a release.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+.PHONY: release
+release: ## write bin/release: archives, Debian packages, container image, chart, bills of materials, checksums (VERSION, IMAGES)
+	rm -rf bin/release bin/release-binaries && mkdir -p bin/release
+	for arch in amd64 arm64; do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' \
+	  -o bin/release-binaries/$$arch/ ./cmd/grebe ./cmd/grebe-bench || exit 1; done
+	for arch in $(IMAGES); do \
+	  $(GO) run ./deploy/image bin/release-binaries/$$arch/grebe bin/release/grebe-image-$(VERSION)-linux-$$arch.tar grebe:$(VERSION) || exit 1; done
+	$(GO) run ./deploy/release bin/release-binaries bin/release $(VERSION) $(SOURCE_DATE_EPOCH)
+
 .PHONY: demo
 demo: build ## build and run the demo on 127.0.0.1:8080
 	./bin/grebe demo

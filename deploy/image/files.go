@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"grebe/deploy/tree"
 )
 
 // user is the id of user and group in the image, as in deploy/Dockerfile and the chart.
@@ -19,50 +20,25 @@ const user = 10001
 // program is where the binary lies in the image.
 const program = "/usr/local/bin/grebe"
 
-// file is a file or a folder of the image.
-type file struct {
-	path string // absolute
-	mode fs.FileMode
-	uid  int
-	data []byte // of a file
-	from string // of a file: where its data lie, instead of data
-}
-
 // contents returns the files of the image, folders before what is in them, and the architecture in Go's words.
-func contents(binary string) ([]file, string, error) {
+func contents(binary string) ([]tree.File, string, error) {
 	arch, libraries, err := needs(binary)
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", binary, err)
 	}
-	files := []file{
-		{path: program, mode: 0o755, from: binary},
-		{path: "/etc/passwd", mode: 0o644, data: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\ngrebe:x:%d:%[1]d:grebe:/var/lib/grebe:/sbin/nologin\n", user)},
-		{path: "/etc/group", mode: 0o644, data: fmt.Appendf(nil, "root:x:0:\ngrebe:x:%d:\n", user)},
-		{path: "/etc/grebe", mode: fs.ModeDir | 0o755},
-		{path: "/models", mode: fs.ModeDir | 0o755},
-		{path: "/tmp", mode: fs.ModeDir | fs.ModeSticky | 0o777},
-		{path: "/var/lib/grebe", mode: fs.ModeDir | 0o750, uid: user},
+	files := []tree.File{
+		{Path: program, Mode: 0o755, From: binary},
+		{Path: "/etc/passwd", Mode: 0o644, Data: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\ngrebe:x:%d:%[1]d:grebe:/var/lib/grebe:/sbin/nologin\n", user)},
+		{Path: "/etc/group", Mode: 0o644, Data: fmt.Appendf(nil, "root:x:0:\ngrebe:x:%d:\n", user)},
+		{Path: "/etc/grebe", Mode: fs.ModeDir | 0o755},
+		{Path: "/models", Mode: fs.ModeDir | 0o755},
+		{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		{Path: "/var/lib/grebe", Mode: fs.ModeDir | 0o750, UID: user},
 	}
 	for _, at := range slices.Sorted(maps.Keys(libraries)) {
-		files = append(files, file{path: at, mode: 0o755, from: libraries[at]})
+		files = append(files, tree.File{Path: at, Mode: 0o755, From: libraries[at]})
 	}
-	return withFolders(files), arch, nil
-}
-
-// withFolders adds the folders above files, and sorts.
-func withFolders(files []file) []file {
-	known := map[string]bool{"/": true}
-	for _, f := range files {
-		known[f.path] = true
-	}
-	for _, f := range slices.Clone(files) {
-		for dir := path.Dir(f.path); !known[dir]; dir = path.Dir(dir) {
-			known[dir] = true
-			files = append(files, file{path: dir, mode: fs.ModeDir | 0o755})
-		}
-	}
-	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.path, b.path) })
-	return files
+	return tree.WithFolders(files), arch, nil
 }
 
 // machines are the architectures whose images are made.
@@ -93,7 +69,9 @@ func needs(binary string) (arch string, libraries map[string]string, err error) 
 			return "", nil, err
 		}
 		loader := strings.TrimRight(string(data), "\x00")
-		libraries[loader] = loader
+		if libraries[loader], err = findLibrary(path.Base(loader), m.folder, f.Machine, path.Dir(loader)); err != nil {
+			return "", nil, err
+		}
 	}
 	return m.arch, libraries, addLibraries(f, m.folder, libraries)
 }
@@ -105,7 +83,7 @@ func addLibraries(f *elf.File, folder string, found map[string]string) error {
 		return err
 	}
 	for _, name := range names {
-		at, err := findLibrary(name, folder, f.Machine)
+		at, err := findLibrary(name, folder, f.Machine, "/lib/"+folder)
 		if err != nil {
 			return err
 		}
@@ -126,9 +104,11 @@ func addLibraries(f *elf.File, folder string, found map[string]string) error {
 	return nil
 }
 
-// findLibrary returns the path of a library of an architecture on this machine.
-func findLibrary(name, folder string, machine elf.Machine) (string, error) {
-	for _, dir := range []string{"/lib/" + folder, "/usr/lib/" + folder, "/lib64", "/usr/lib64", "/lib", "/usr/lib"} {
+// findLibrary returns the path of a library of an architecture on this machine: in the folder first, if it is there.
+// Debian's libraries for programs of other architectures (libc6-arm64-cross) are found too.
+func findLibrary(name, folder string, machine elf.Machine, first string) (string, error) {
+	for _, dir := range []string{first, "/lib/" + folder, "/usr/lib/" + folder, "/lib64", "/usr/lib64", "/lib", "/usr/lib",
+		"/usr/" + folder + "/lib"} {
 		at := filepath.Join(dir, name)
 		f, err := elf.Open(at)
 		if err != nil {
@@ -143,12 +123,4 @@ func findLibrary(name, folder string, machine elf.Machine) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("library %s is not on this machine: build the image where the program runs", name)
-}
-
-// read returns a file's bytes.
-func (f *file) read() ([]byte, error) {
-	if f.from == "" {
-		return f.data, nil
-	}
-	return os.ReadFile(f.from)
 }

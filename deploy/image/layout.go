@@ -2,15 +2,14 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
-	"io/fs"
 	"strings"
 	"time"
+
+	"grebe/deploy/tree"
 )
 
 // The media types of https://github.com/opencontainers/image-spec, version 1.1.
@@ -94,22 +93,18 @@ type history struct {
 var epoch = time.Unix(0, 0).UTC()
 
 // write writes the layout.
-func write(w io.Writer, files []file, arch, name string) error {
+func write(w io.Writer, files []tree.File, arch, name string) error {
 	at := strings.LastIndexByte(name, ':')
 	if at <= 0 || at == len(name)-1 || strings.Contains(name[at:], "/") {
 		return fmt.Errorf("%q is not a name of an image: write NAME:TAG", name)
 	}
 	tag := name[at+1:]
-	plain, err := layer(files)
+	plain, err := tree.Tar(files, "", epoch)
 	if err != nil {
 		return err
 	}
-	var packed bytes.Buffer
-	gz := gzip.NewWriter(&packed)
-	if _, err := gz.Write(plain); err != nil {
-		return err
-	}
-	if err := gz.Close(); err != nil {
+	packed, err := tree.Gzip(plain)
+	if err != nil {
 		return err
 	}
 	l := &layout{out: tar.NewWriter(w)}
@@ -118,7 +113,7 @@ func write(w io.Writer, files []file, arch, name string) error {
 	on := platform{arch, "linux"}
 	cfg := configOf(on, digest(plain))
 	m := manifest{SchemaVersion: 2, MediaType: manifestType, Config: l.object(configType, cfg),
-		Layers: []descriptor{l.blob(layerType, packed.Bytes())}}
+		Layers: []descriptor{l.blob(layerType, packed)}}
 	l.file("manifest.json", l.json([]saved{{Config: m.Config.path(), RepoTags: []string{name}, Layers: []string{m.Layers[0].path()}}}))
 	d := l.object(manifestType, m)
 	d.Platform = &on
@@ -144,37 +139,6 @@ func configOf(on platform, diff string) *imageConfig {
 	c.RootFS.Type, c.RootFS.DiffIDs = "layers", []string{diff}
 	c.History = []history{{c.Created, "deploy/image"}}
 	return c
-}
-
-// layer returns the files as a tar.
-func layer(files []file) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for i := range files {
-		f := &files[i]
-		h := &tar.Header{Name: strings.TrimPrefix(f.path, "/"), Mode: int64(f.mode.Perm()), Uid: f.uid, Gid: f.uid, ModTime: epoch, Format: tar.FormatUSTAR}
-		if f.mode&fs.ModeSticky != 0 {
-			h.Mode |= 0o1000
-		}
-		var data []byte
-		if f.mode.IsDir() {
-			h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
-		} else {
-			var err error
-			if data, err = f.read(); err != nil {
-				return nil, err
-			}
-			h.Typeflag, h.Size = tar.TypeReg, int64(len(data))
-		}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.path, err)
-		}
-		if _, err := w.Write(data); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.path, err)
-		}
-	}
-	err := w.Close()
-	return out.Bytes(), err
 }
 
 func digest(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
