@@ -83,6 +83,7 @@ type App struct {
 	loader     *loader
 	record     *record.Log      // of decisions; nil: none are recorded
 	cluster    *cluster.Cluster // nil: the process is alone
+	inSync     func() []string  // nodes with all of the cluster's catalog; nil: the process is alone
 	class      string           // of the KV that it holds, if it computes none itself; "": the device's
 	closers    closers
 }
@@ -138,7 +139,10 @@ func (a *App) openAll(ctx context.Context, cfg *config.Config, open Opener) erro
 }
 
 func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
-	var err error
+	err := datadir.Check(cfg.DataDir)
+	if err != nil {
+		return err
+	}
 	if a.record, err = a.openRecord(cfg.Record); err != nil {
 		return err
 	}
@@ -238,6 +242,7 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Confi
 	if a.cluster != nil {
 		front.Fleet = a.cluster
 	}
+	front.Backup = a.backup(cfg)
 	if a.server, err = server.New(a.service, front); err != nil {
 		return err
 	}

@@ -122,6 +122,7 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	a.closers.add(func() error { n.Close(); return nil })
+	a.inSync = func() []string { return n.State().InSync }
 	if err := a.cluster.Start(a.service); err != nil {
 		return err
 	}

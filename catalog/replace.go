@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -19,9 +20,12 @@ type Head struct {
 	Version uint64
 }
 
-// Snapshot is the content of a replicated catalog at one moment. While it is open, the log keeps the records behind it.
+// Snapshot is the content of a catalog on disk at one moment. While it is open, the log of a replicated one keeps the
+// records behind it.
 type Snapshot struct {
 	Head
+	Items, Users int // that Next has returned so far
+
 	c    *Catalog
 	snap *pebble.Snapshot
 	it   *pebble.Iterator
@@ -33,8 +37,16 @@ var copied = [][2]byte{{'i', 'i' + 1}, {buriedKind, 'u' + 1}}
 
 // Snapshot returns the content as it is on disk. The caller MUST Close it.
 func (c *Catalog) Snapshot(ctx context.Context) (*Snapshot, error) {
+	if c.store == nil {
+		return nil, errors.New("catalog: a catalog in memory has no snapshots")
+	}
 	s := &Snapshot{c: c}
 	err := c.alone(ctx, func() error {
+		if c.log == nil {
+			s.Head = Head{ID: c.id, Version: c.totals.version}
+			s.snap = c.store.db.NewSnapshot()
+			return nil
+		}
 		state, _ := c.LogState()
 		if state.Incomplete {
 			return fmt.Errorf("catalog: the copy is not complete: %w", ErrGap)
@@ -65,7 +77,13 @@ func (s *Snapshot) Next(most int) (pairs []byte, err error) {
 			s.next = s.it.SeekGE([]byte{copied[1][0]})
 			continue
 		}
-		pairs = appendBytes(appendBytes(pairs, key), s.it.Value())
+		switch key[0] {
+		case 'i':
+			s.Items++
+		case 'u':
+			s.Users++
+		}
+		pairs = pebbleopen.AppendPair(pairs, key, s.it.Value())
 		s.next = s.it.Next()
 	}
 	return pairs, s.it.Error()
@@ -78,6 +96,9 @@ func isCopied(kind byte) bool {
 // Release lets the log drop the records behind the snapshot. Close does that too.
 func (s *Snapshot) Release() {
 	l := s.c.log
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	delete(l.holds, s)
 	l.mu.Unlock()
@@ -160,9 +181,8 @@ func (cp *copying) run(next func() ([]byte, error)) (err error) {
 // take writes pairs that differ from what is there.
 func (cp *copying) take(pairs []byte) error {
 	for len(pairs) > 0 {
-		key, rest, ok := takeBytes(pairs)
-		value, rest, ok2 := takeBytes(rest)
-		if !ok || !ok2 || len(key) != keySize || !isCopied(key[0]) || bytes.Compare(key, cp.last) <= 0 {
+		key, value, rest, ok := pebbleopen.TakePair(pairs)
+		if !ok || len(key) != keySize || !isCopied(key[0]) || bytes.Compare(key, cp.last) <= 0 {
 			return errRecord
 		}
 		pairs, cp.last = rest, append(cp.last[:0], key...)

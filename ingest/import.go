@@ -202,6 +202,9 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, "", err
 	}
+	if err := datadir.Check(dir); err != nil {
+		return nil, "", err
+	}
 	// Only a server can drop the KV of users deleted here. The next one to start does it.
 	cat, err := catalog.Open(datadir.Catalog(dir), catalog.Options{TrackDeletions: true, TrackUnknown: true})
 	if errors.Is(err, catalog.ErrLocked) {

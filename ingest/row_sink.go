@@ -29,6 +29,9 @@ func newLocalRows(ctx context.Context, cfg *config.Config, specs []embed.Spec, n
 	if at < 0 {
 		return nil, fmt.Errorf("the configuration has no table %q", name)
 	}
+	if err := datadir.Check(cfg.DataDir); err != nil {
+		return nil, err
+	}
 	spec := specs[at]
 	spec.Cache = 0
 	tables, err := embed.OpenTables(datadir.Tables(cfg.DataDir), []embed.Spec{spec})

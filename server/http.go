@@ -26,7 +26,8 @@ type reply struct {
 	status int
 	kind   string // content type
 	body   []byte
-	policy string // Content-Security-Policy; empty: not a page
+	policy string                // Content-Security-Policy; empty: not a page
+	stream func(io.Writer) error // writes a body of any length instead of body
 }
 
 // handler answers a request. id is the last part of the path, if the route has an id.
@@ -66,6 +67,7 @@ var routes = map[string]*route{
 	"/v1/catalog":          {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
 	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postActivate}},
 	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postRollback}},
+	"/v1/backup":           {op: "backup", role: guard.Admin, methods: map[string]handler{"GET": (*Server).getBackup}},
 	"/v1/cluster":          {op: "cluster", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getCluster}},
 	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
 	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
@@ -137,7 +139,7 @@ func findRoute(u *url.URL) (*route, string) {
 // Handler serves the API, health, metrics and the dashboard over HTTP, without gRPC.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
-// AdminHandler serves /debug/pprof, health, metrics, reloads and rollbacks of models, and the cluster. It needs no key,
+// AdminHandler serves /debug/pprof, health, metrics, reloads and rollbacks of models, backups, and the cluster. It needs no key,
 // so it belongs on a listener that only operators reach.
 func (s *Server) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
@@ -154,7 +156,7 @@ func (s *Server) AdminHandler() http.Handler {
 	for _, path := range []string{"/v2/health/", "/health", "/livez", "/readyz"} {
 		mux.Handle(path, open)
 	}
-	for _, path := range []string{"POST /v1/models/", "GET /v1/cluster", "POST /v1/cluster/nodes/"} {
+	for _, path := range []string{"POST /v1/models/", "GET /v1/backup", "GET /v1/cluster", "POST /v1/cluster/nodes/"} {
 		mux.HandleFunc(path, s.adminCall)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -163,7 +165,7 @@ func (s *Server) AdminHandler() http.Handler {
 	return mux
 }
 
-// adminCall answers calls for models and the cluster. The admin listener needs no key.
+// adminCall answers calls for models, backups and the cluster. The admin listener needs no key.
 func (s *Server) adminCall(w http.ResponseWriter, r *http.Request) {
 	rt, name := findRoute(r.URL)
 	var rep reply
@@ -172,7 +174,7 @@ func (s *Server) adminCall(w http.ResponseWriter, r *http.Request) {
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}
-	if h := rt.methods[method]; (rt.op == "reload" || rt.op == "cluster") && h != nil {
+	if h := rt.methods[method]; (rt.op == "reload" || rt.op == "backup" || rt.op == "cluster") && h != nil {
 		body := s.meter(w, r, "", false)
 		defer body.free()
 		if err = s.receive(w, r); err == nil {
@@ -367,6 +369,9 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 		h.Set("Content-Security-Policy", rep.policy)
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-cache")
+	}
+	if rep.stream != nil {
+		return s.writeStream(w, r, rep)
 	}
 	if rep.status != http.StatusNoContent {
 		h.Set("Content-Type", rep.kind)

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -53,6 +54,8 @@ type Config struct {
 
 	// Fleet is the cluster that this process belongs to; nil: none.
 	Fleet Fleet
+	// Backup prepares a backup, and returns what writes it; nil: backups are refused.
+	Backup func(context.Context) (write func(context.Context, io.Writer) error, err error)
 
 	Version string // shown on the dashboard
 }
@@ -95,6 +98,7 @@ type Server struct {
 	slots    chan struct{} // one for each request in flight
 	writes   chan struct{} // the same for requests of the catalog
 	lists    line          // requests for lists
+	backup   chan struct{} // holds a value while a backup is written
 	bodies   atomic.Int64  // bytes of all bodies in memory
 	intake   intake
 	guard    *guard.Guard
@@ -134,6 +138,7 @@ func New(service *serve.Service, cfg Config) (*Server, error) {
 		cfg: cfg, service: service, log: service.Log(), metrics: m,
 		slots: make(chan struct{}, cfg.MaxInFlight), writes: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
 		guard: cfg.Guard, site: newSite(cfg.Hosts), hideSeed: maphash.MakeSeed(), patience: defaultPatience,
+		backup: make(chan struct{}, 1),
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())

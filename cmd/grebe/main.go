@@ -19,6 +19,8 @@ type commands struct {
 	Index      indexCmd      `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
 	Rank       rankCmd       `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`
+	Backup     backupCmd     `cmd:"" help:"Copy a running server's catalog, versions and tables into a folder."`
+	Restore    restoreCmd    `cmd:"" help:"Make a server's data_dir of a backup."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
 	Health     healthCmd     `cmd:"" help:"Check that a server is ready."`
 	Cluster    clusterCmd    `cmd:"" help:"Show a cluster, take nodes out and back."`

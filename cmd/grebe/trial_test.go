@@ -82,12 +82,17 @@ func prepareTrial(t *testing.T, n int, settings ...string) *trial {
 		t.Parallel() // they wait most of the time
 	}
 	c := &trial{T: t, dir: t.TempDir(), set: settings}
+	c.addMembers(n)
+	return c
+}
+
+// addMembers adds n nodes without starting them.
+func (c *trial) addMembers(n int) {
 	for i := range n {
-		m := &member{id: fmt.Sprint("n", i+1), listen: freeAddress(t), admin: freeAddress(t), peer: freeAddress(t)}
+		m := &member{id: fmt.Sprint("n", i+1), listen: freeAddress(c), admin: freeAddress(c), peer: freeAddress(c)}
 		m.advertise, m.log = m.peer, filepath.Join(c.dir, m.id+".log")
 		c.nodes = append(c.nodes, m)
 	}
-	return c
 }
 
 // nextPort counts the ports that were tried; each is given to one test only.

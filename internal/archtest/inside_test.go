@@ -9,7 +9,7 @@ import (
 // insides lists the packages of rooms that have several, from the top down. A package imports only those below it. One that is not
 // listed stands where the package above it in the tree stands.
 var insides = map[string][]string{
-	"app":     {"app", "app/apptest", "app/doctor", "app/codebook", "app/divide", "app/budget"},
+	"app":     {"app", "app/apptest", "app/doctor", "app/backup", "app/codebook", "app/divide", "app/budget"},
 	"catalog": {"catalog/history", "catalog"},
 	"cluster": {"cluster", "cluster/status", "cluster/replica", "cluster/fetch", "cluster/hold", "cluster/feed/wire", "cluster/call",
 		"cluster/feed", "cluster/leader", "cluster/rollout", "cluster/member", "cluster/peer", "cluster/mtls/mtlstest", "cluster/mtls",

@@ -1,7 +1,11 @@
 // Package datadir names what lies where in a data_dir.
 package datadir
 
-import "path/filepath"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
 
 // Catalog is the folder of items and users.
 func Catalog(dir string) string { return filepath.Join(dir, "catalog") }
@@ -17,3 +21,19 @@ func Tables(dir string) string { return filepath.Join(dir, "tables") }
 
 // KV is the folder of a model's keys and values; without a model the folder of all of them.
 func KV(dir, model string) string { return filepath.Join(dir, "kv", model) }
+
+// Restoring is a file that is there while a backup is being restored.
+func Restoring(dir string) string { return filepath.Join(dir, "restoring") }
+
+// Check returns an error if a restore of a backup was interrupted: the data is a mixture then.
+func Check(dir string) error {
+	if _, err := os.Lstat(Restoring(dir)); err != nil {
+		return nil // there is no such file, or opening the data reports the same error
+	}
+	return fmt.Errorf("%s: a backup is being restored, or that was interrupted: run `grebe restore` again", dir)
+}
+
+// Names returns patterns of the files and folders of a server in a data_dir.
+func Names() []string {
+	return []string{"catalog", "versions", "imports", "tables", "kv", "prototypes", "importance", "etcd", "catalog.loaded*", "deleted-users"}
+}

@@ -70,6 +70,8 @@ var Calls = []Call{
 	{"GET", "/v1/tables/{id}", "get_rows", "Rows of a table of embeddings", "", "", `a line per key: {"key": 17, "row": [..]}`, false, []string{"key"}, "catalog"},
 	{"POST", "/v1/tables/{id}", "put_rows", `Write or delete rows of a table: a line each, {"key": 17, "row": [..]} or {"key": 17, "delete": true}`, "", "", "how many were put and deleted", true, nil, "catalog"},
 	{"GET", "/v1/hot", "get_hot", "Users and items that are asked for most", "", "", "ids and counts", false, nil, "admin"},
+	{"GET", "/v1/backup", "get_backup", "A copy of items, users, versions and tables, which grebe backup receives", "", "",
+		"a stream of files", false, nil, "admin"},
 	{"GET", "/v1/cluster", "get_cluster", "The cluster as this process sees it; 404 if it belongs to none", "", "",
 		"name, self, coordinator, epoch, routing, nodes, placement, transfers, changes", false, nil, "admin"},
 	{"POST", "/v1/cluster/nodes/{id}:drain", "drain_node", "Send a node no new requests, until undrain", "", "",

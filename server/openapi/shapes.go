@@ -9,13 +9,13 @@ var tags = []object{
 	{"name": "catalog", "description": "Items, users, their events, and versions of the catalog."},
 	{"name": "tables", "description": "Tables of embeddings."},
 	{"name": "models", "description": "Loaded models."},
-	{"name": "operations", "description": "Health, metrics and the cluster."},
+	{"name": "operations", "description": "Health, metrics, backups and the cluster."},
 }
 
 // tag returns the group of a call.
 func (c *Call) tag() string {
 	for _, g := range []struct{ part, tag string }{
-		{"rerank", "compatible"}, {"score", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"},
+		{"rerank", "compatible"}, {"score", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"}, {"/v1/backup", "operations"},
 		{"/v1/rank", "serving"}, {"/v1/recommend", "serving"}, {"/v1/", "catalog"},
 	} {
 		if strings.Contains(c.Path, g.part) {
