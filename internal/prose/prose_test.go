@@ -7,13 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // longest is the most words that a sentence of the documents may have.
 const longest = 35
-
-// unread are pages whose sentences were not yet rewritten. A page leaves this list and never comes back.
-var unread = []string{"docs/blend.md", "docs/decisions.md", "docs/performance.md"}
 
 // pages returns the project's documents by their path.
 func pages(t *testing.T) map[string]string {
@@ -54,16 +52,7 @@ func pages(t *testing.T) map[string]string {
 }
 
 func TestSentencesAreShort(t *testing.T) {
-	all := pages(t)
-	for _, name := range unread {
-		if _, ok := all[name]; !ok {
-			t.Errorf("%s is listed as unread and does not exist", name)
-		}
-	}
-	for name, page := range all {
-		if slices.Contains(unread, name) {
-			continue
-		}
+	for name, page := range pages(t) {
 		for _, s := range Sentences(page) {
 			if s.Words > longest {
 				t.Errorf("%s:%d: %d words, at most %d: %s", name, s.Line, s.Words, longest, s.Text)
@@ -113,9 +102,34 @@ func anchors(page string) []string {
 	return out
 }
 
-func TestReadmeIsShort(t *testing.T) {
-	if n := strings.Count(pages(t)["README.md"], "\n"); n > 120 {
-		t.Errorf("README.md has %d lines, at most 120", n)
+func TestPagesAreShort(t *testing.T) {
+	all := pages(t)
+	for name, most := range map[string]int{"README.md": 120, "ARCHITECTURE.md": 250, "docs/performance.md": 150} {
+		if n := strings.Count(all[name], "\n"); n == 0 || n > most {
+			t.Errorf("%s has %d lines, at most %d", name, n, most)
+		}
+	}
+}
+
+// Runs are kept by their date; the page of results links to each.
+func TestRunsAreDatedAndLinked(t *testing.T) {
+	all, linked := pages(t), map[string]bool{}
+	for _, to := range Links(all["docs/performance.md"]) {
+		linked["docs/"+to] = true
+	}
+	runs := 0
+	for name := range all {
+		base, ok := strings.CutPrefix(name, "docs/results/")
+		if !ok {
+			continue
+		}
+		runs++
+		if _, err := time.Parse(time.DateOnly, base[:min(len(base), len(time.DateOnly))]); err != nil || !linked[name] {
+			t.Errorf("%s: its name does not begin with a date, or docs/performance.md does not link to it (%v)", name, err)
+		}
+	}
+	if runs == 0 {
+		t.Error("no runs in docs/results")
 	}
 }
 
