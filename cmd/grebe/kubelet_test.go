@@ -19,6 +19,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"grebe/cluster/coord/coordtest"
 	"grebe/cluster/coord/kube/kubetest"
 	"grebe/cluster/mtls/mtlstest"
 )
@@ -30,7 +31,9 @@ import (
 type kubelet struct {
 	*trial
 	api         *kubetest.Server
-	coordinator string // address of the API server
+	coordinator string           // address of the API server
+	link        *coordtest.Proxy // to it
+	extra       []string         // variables of all processes, beside those of the objects
 	authority   *mtlstest.Authority
 	objects     []manifest
 	pods        []*podProcess
@@ -131,8 +134,49 @@ func newKubelet(t *testing.T, set string) *kubelet {
 		t.Fatal(err)
 	}
 	k.allow()
-	k.coordinator = k.api.Listen(t, "shop")
+	k.coordinator, k.link = listenAPI(t, k.api, "shop")
 	return k
+}
+
+// install starts the processes of all objects.
+func (k *kubelet) install() {
+	k.Helper()
+	for i := range k.objects {
+		of := &k.objects[i]
+		for n := range of.Spec.Replicas {
+			switch of.Kind {
+			case "StatefulSet":
+				k.schedule(of, fmt.Sprint(of.Metadata.Name, "-", n))
+			case "Deployment":
+				k.schedule(of, fmt.Sprintf("%s-5d8f-%d", of.Metadata.Name, n))
+			}
+		}
+	}
+	for _, p := range k.pods {
+		k.run(p)
+	}
+}
+
+// role returns the pods of a part of the chart. There are so many.
+func (k *kubelet) role(name string, want int) (out []*podProcess) {
+	k.Helper()
+	for _, p := range k.pods {
+		if p.of.Metadata.Labels["app.kubernetes.io/component"] == name {
+			out = append(out, p)
+		}
+	}
+	if len(out) != want {
+		k.Fatalf("the chart has %d pods of %s, want %d", len(out), name, want)
+	}
+	return out
+}
+
+// members returns the processes of pods.
+func members(pods []*podProcess) (out []*member) {
+	for _, p := range pods {
+		out = append(out, p.member)
+	}
+	return out
 }
 
 // allow gives pods the rights of the chart's Role, and no others.
@@ -258,6 +302,7 @@ func (k *kubelet) run(p *podProcess) {
 		expand = append(expand, "$("+e.Name+")", value)
 		p.env = append(p.env, e.Name+"="+k.resolve(k.here(p, value)))
 	}
+	p.env = append(p.env, k.extra...)
 	k.launch(p.member)
 }
 

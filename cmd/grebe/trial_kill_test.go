@@ -32,32 +32,32 @@ func (c *trial) half(pool []*question) time.Duration {
 func TestTrialKill(t *testing.T) {
 	c := newTrial(t, 3)
 	pool := questions(t, long(500, 40), 3)
-	every := c.half(pool)
+	c.killed(long(100, 2), long(2*time.Second, time.Second), c.half(pool), pool, c.nodes, c.nodes)
+}
+
+// killed kills a random one of the victims at a random moment under load, again and again. Each starts again after a time. Requests
+// enter at those of the entries that live: none may fail, and no answer may be wrong.
+func (c *trial) killed(kills int, down, every time.Duration, pool []*question, victims, entries []*member) {
+	c.Helper()
 	r := rand.New(rand.NewPCG(11, uint64(time.Now().UnixNano())))
-	kills, asked := long(100, 2), 0
+	asked := 0
 	for k := range kills {
-		victim := c.nodes[r.IntN(3)]
-		var alive []*member
-		for _, m := range c.nodes {
-			if m != victim {
-				alive = append(alive, m)
-			}
-		}
-		load := startTraffic(t, every, pool, anyOf(alive...), nil)
+		victim := victims[r.IntN(len(victims))]
+		alive := slices.DeleteFunc(slices.Clone(entries), func(m *member) bool { return m == victim })
+		load := startTraffic(c.T, every, pool, anyOf(alive...), nil)
 		time.Sleep(200*time.Millisecond + time.Duration(r.IntN(800))*time.Millisecond)
 		c.end(victim, syscall.SIGKILL)
-		time.Sleep(long(2*time.Second, time.Second))
+		time.Sleep(down)
 		c.launch(victim)
-		c.settled(30*time.Second, c.nodes...)
+		c.settled(time.Minute, c.nodes...)
 		time.Sleep(200 * time.Millisecond) // the new process is used
-		list := load.stop()
-		asked += len(list)
+		asked += len(load.stop())
 		c.running()
-		if t.Failed() {
-			t.Fatalf("kill %d, of %s", k+1, victim.id)
+		if c.Failed() {
+			c.Fatalf("kill %d, of %s", k+1, victim.id)
 		}
 	}
-	t.Logf("%d kills, %d requests: none failed, no answer was wrong", kills, asked)
+	c.Logf("%d kills, %d requests: none failed, no answer was wrong", kills, asked)
 }
 
 // After a kill the tail of the answers' times comes back. The device computes nothing, so that the time is the cluster's own. Each kill is
@@ -66,17 +66,22 @@ func TestTrialTailAfterKill(t *testing.T) {
 	if !trialFull() {
 		t.Skip("measures time: GREBE_TRIAL=full, or `make cluster-test`")
 	}
-	const kills, before, after, within = 9, 8, 9, 5
 	c := newTrial(t, 3, "device=none")
-	pool := questions(t, 200, 4, "device=none")
+	c.tailAfterKill(questions(t, 200, 4, "device=none"), c.nodes[2], c.nodes[:2]...)
+}
+
+// tailAfterKill kills a node again and again, and compares the times of answers before and after.
+func (c *trial) tailAfterKill(pool []*question, victim *member, entries ...*member) {
+	c.Helper()
+	const kills, before, after, within = 9, 8, 9, 5
 	every := c.half(pool)
 	var ratios [after][]float64 // by second after the kill
 	var usual []float64         // by second before it: how much single seconds differ without a kill
 	for k := range kills {
-		load := startTraffic(t, every, pool, anyOf(c.nodes[:2]...), nil)
+		load := startTraffic(c.T, every, pool, anyOf(entries...), nil)
 		time.Sleep((before + 1) * time.Second)
 		killed := time.Now()
-		c.end(c.nodes[2], syscall.SIGKILL)
+		c.end(victim, syscall.SIGKILL)
 		time.Sleep((after + 1) * time.Second)
 		list := load.stop()
 		var calm []time.Duration
@@ -93,18 +98,18 @@ func TestTrialTailAfterKill(t *testing.T) {
 			ratios[s] = append(ratios[s], r)
 			text += fmt.Sprintf(" %.2f", r)
 		}
-		t.Logf("kill %d: %d requests, P99 %.1f ms before; × that in the seconds after it:%s", k+1, len(list), base, text)
-		c.launch(c.nodes[2])
-		c.settled(30*time.Second, c.nodes...)
+		c.Logf("kill %d: %d requests, P99 %.1f ms before; × that in the seconds after it:%s", k+1, len(list), base, text)
+		c.launch(victim)
+		c.settled(time.Minute, c.nodes...)
 	}
 	slices.Sort(usual)
-	t.Logf("without a kill, one second in ten is above %.2f ×", usual[len(usual)*9/10])
+	c.Logf("without a kill, one second in ten is above %.2f ×", usual[len(usual)*9/10])
 	for s := range ratios {
 		slices.Sort(ratios[s])
 		r := ratios[s][kills/2]
-		t.Logf("second %d after a kill: median %.2f ×", s, r)
+		c.Logf("second %d after a kill: median %.2f ×", s, r)
 		if s >= within && r > 1.5 {
-			t.Errorf("P99 is %.2f × the usual in second %d after a kill, want at most 1.5 × from second %d on", r, s, within)
+			c.Errorf("P99 is %.2f × the usual in second %d after a kill, want at most 1.5 × from second %d on", r, s, within)
 		}
 	}
 }

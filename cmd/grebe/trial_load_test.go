@@ -165,6 +165,7 @@ type sample struct {
 	took           time.Duration
 	node           string
 	prompt, cached int
+	of             *question
 }
 
 // traffic asks a cluster at a steady rate, whether it answers or not.
@@ -236,7 +237,7 @@ func (w *traffic) one(q *question, addr, other string) {
 			w.t.Errorf("%s answered %s with\n%s\nwant\n%s", a.Node, q.body, a.Results, q.want)
 		}
 	}
-	w.samples = append(w.samples, sample{began, took, a.Node, a.Usage.Prompt, a.Usage.Cached})
+	w.samples = append(w.samples, sample{began, took, a.Node, a.Usage.Prompt, a.Usage.Cached, q})
 }
 
 // broken reports whether the process is not there, so that a client may ask elsewhere.
@@ -269,6 +270,28 @@ func reused(list []sample) float64 {
 		prompt, cached = prompt+s.prompt, cached+s.cached
 	}
 	return float64(cached) / float64(max(1, prompt))
+}
+
+// reusedAlike compares the reuse of two lists over the questions that are in both, each with the same weight in both: which
+// questions come by chance is no difference. It returns how many questions these are.
+func reusedAlike(before, after []sample) (was, is float64, n int) {
+	byQuestion := func(list []sample) map[*question][]sample {
+		out := map[*question][]sample{}
+		for _, s := range list {
+			out[s.of] = append(out[s.of], s)
+		}
+		return out
+	}
+	old, now := byQuestion(before), byQuestion(after)
+	var weight float64
+	for q, list := range old {
+		if len(now[q]) == 0 || list[0].prompt == 0 {
+			continue
+		}
+		w := float64(list[0].prompt)
+		was, is, weight, n = was+w*reused(list), is+w*reused(now[q]), weight+w, n+1
+	}
+	return was / max(1, weight), is / max(1, weight), n
 }
 
 // between returns the samples of requests in [from, to).

@@ -248,22 +248,26 @@ func fetchWithin(limit time.Duration, method, url string, body io.Reader) ([]byt
 // settled waits until each of the given nodes sees all of them, and no others, as members whose KV it knows.
 func (c *trial) settled(within time.Duration, nodes ...*member) time.Duration {
 	c.Helper()
-	return c.until(within, func() (problem string) {
-		if c.running(); c.Failed() {
-			c.FailNow()
+	return c.until(within, func() string { return c.unsettled(nodes...) })
+}
+
+// unsettled reports what settled waits for.
+func (c *trial) unsettled(nodes ...*member) (problem string) {
+	c.Helper()
+	if c.running(); c.Failed() {
+		c.FailNow()
+	}
+	boots := map[string]string{}
+	for _, m := range nodes {
+		s, err := m.status()
+		if err != nil {
+			return m.id + ": " + err.Error()
 		}
-		boots := map[string]string{}
-		for _, m := range nodes {
-			s, err := m.status()
-			if err != nil {
-				return m.id + ": " + err.Error()
-			}
-			if problem := complete(s, len(nodes), boots); problem != "" {
-				return m.id + " sees " + problem
-			}
+		if problem := complete(s, len(nodes), boots); problem != "" {
+			return m.id + " sees " + problem
 		}
-		return ""
-	})
+	}
+	return ""
 }
 
 // complete reports what is missing in a process's view of n nodes. Boots collects the nodes' processes.

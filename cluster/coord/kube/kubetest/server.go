@@ -151,6 +151,19 @@ func (s *Server) DropWatches(abruptly bool) {
 	s.change(func() { s.faults.drop++; s.faults.abrupt = abruptly })
 }
 
+// Delete deletes all objects of a resource, as an administrator may. It returns how many there were.
+func (s *Server) Delete(resource string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.objects {
+		if r.kind.resource == resource && r.now() != nil {
+			s.put(&query{kind: r.kind, namespace: r.namespace}, r.name, nil)
+			n++
+		}
+	}
+	return n
+}
+
 // Count returns how many requests there were, by verb and resource, such as "list leases".
 func (s *Server) Count(request string) int {
 	s.mu.Lock()
