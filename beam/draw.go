@@ -91,6 +91,16 @@ func gumbel(hash uint64) float64 {
 	return -math.Log(-math.Log(u))
 }
 
+// Noise returns noise of the standard Gumbel distribution, for those who sample from lists. Equal seeds and names get
+// equal noise.
+func Noise(seed uint64, name string) float64 {
+	h := root(seed).hash
+	for i := range len(name) {
+		h = mix(h + (uint64(name[i])+1)*0x9e3779b97f4a7c15)
+	}
+	return gumbel(h)
+}
+
 // mix is the finaliser of SplitMix64 (Steele, Lea and Flood 2014), which spreads each bit over all.
 func mix(x uint64) uint64 {
 	x ^= x >> 30

@@ -242,8 +242,16 @@ func (s *Search) eligibleFrom(from, to uint32) (uint32, bool) {
 	return s.eligible.next(from, to)
 }
 
+// Of returns the boost of an item that the index of the boosts holds.
+func (r *Rules) Of(item uint32) float64 {
+	if len(r.Boosts) == 0 {
+		return 0
+	}
+	return r.boost(r.Boosts[0].Set.ix.place[item])
+}
+
 // boost returns the boost of the item at a position.
-func (r *ruled) boost(position uint32) float64 {
+func (r *Rules) boost(position uint32) float64 {
 	sum := 0.0
 	for _, b := range r.Boosts {
 		if b.Set.at(position) {

@@ -115,6 +115,7 @@ type RecommendRequest struct {
 	Boost       map[string]map[string]float64 `json:"boost,omitempty"`       // added to scores, by attribute and value
 	Temperature float64                       `json:"temperature,omitempty"` // above 0: paths are sampled without replacement
 	Seed        *uint64                       `json:"seed,omitempty"`        // of the samples; nil: the server draws one
+	Fallback    string                        `json:"fallback,omitempty"`    // popular: for users of whom nothing is known
 }
 
 // RecommendResponse is items of the catalog, best first.
@@ -126,7 +127,8 @@ type RecommendResponse struct {
 	Short          bool          `json:"short"`        // fewer than n came back
 	ShortReason    string        `json:"short_reason"` // catalog: no more are eligible; beam: the search kept too few paths
 	CatalogVersion string        `json:"catalog_version"`
-	Seed           *uint64       `json:"seed"` // of a sampled answer
+	Seed           *uint64       `json:"seed"`     // of a sampled answer
+	Fallback       string        `json:"fallback"` // popular: the results are items with many events
 	Usage          Usage         `json:"usage"`
 	Timing         Timing        `json:"timing_ms"`
 	Notes          []string      `json:"notes"` // as of RankResponse

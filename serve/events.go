@@ -10,6 +10,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/internal/wire"
 	"grebe/model/hstu"
 	"grebe/plan"
@@ -284,6 +285,11 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if field := ruled(req); field != "" {
 		return nil, Errorf(Unprocessable, field, "model %q reads events: it has no search for rules to take part in", c.model.Name)
 	}
+	if cold, err := s.cold(c, req); err != nil {
+		return nil, err
+	} else if cold {
+		return s.fallBack(ctx, c, id, req, e.listed(s, req, filter, n))
+	}
 	user, err := s.whom(c, req.User)
 	if err != nil {
 		return nil, err
@@ -342,6 +348,26 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
 	e.served(c, user.Id, h, r)
 	return resp, nil
+}
+
+// listed returns a function that finds the items of a list that a request may get.
+func (e *events) listed(s *Service, req *grebev1.RecommendRequest, filter map[string][]string,
+	n int) func([]generate.Share) (*generate.Result, error) {
+	return func(list []generate.Share) (*generate.Result, error) {
+		if err := checkAttributes("filter", filter, s.catalog); err != nil {
+			return nil, err
+		}
+		eligible := s.eligible(e.model, req, filter, &grebev1.User{})
+		_, _, version := s.catalog.Counts()
+		out := &generate.Result{Version: version}
+		for _, x := range list {
+			if row, ok := e.model.Row(x.ID); ok && len(out.Items) < n && eligible(row) {
+				out.Items = append(out.Items, generate.Item{ID: x.ID, Score: math.Log(x.Share)})
+			}
+		}
+		out.Short = len(out.Items) < n
+		return out, nil
+	}
 }
 
 // last computes the state of a user's last event.

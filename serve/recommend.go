@@ -35,7 +35,12 @@ const maxExcluded = 512
 
 // Recommend generates items of the catalog for a user.
 func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
-	sizes := func(c *call) (*reuse.Sizes, error) { return s.userSizes(c, req.User) }
+	sizes := func(c *call) (*reuse.Sizes, error) {
+		if cold, err := s.cold(c, req); cold || err != nil {
+			return nil, err // nothing is computed
+		}
+		return s.userSizes(c, req.User)
+	}
 	return routed(ctx, s, "recommend", req.Model, req.DeadlineMs, req, sizes, s.recommendHere)
 }
 
@@ -73,7 +78,7 @@ func generationUsage(r *generate.Result) *grebev1.Usage {
 	return u
 }
 
-// generation checks a request and resolves its user.
+// generation checks a request and resolves its user. The user of a request that falls back has no tokens.
 func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.Request, error) {
 	// A client that sets beam_width or top_k gets exactly that search.
 	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 && req.TopK == 0}
@@ -100,6 +105,10 @@ func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.
 	}
 	if r.Rules, err = rulesOf(req, c.model.Generate.Snapshot()); err != nil {
 		return nil, err
+	}
+	r.Exclude = req.Exclude
+	if cold, err := s.cold(c, req); cold || err != nil {
+		return r, err
 	}
 	user, err := s.whom(c, req.User)
 	if err != nil {

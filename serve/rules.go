@@ -10,7 +10,8 @@ import (
 )
 
 // cutSamples is the note of a sampled answer whose search cut paths that might have been drawn.
-const cutSamples = "the samples are approximate: the search cut paths that might have been drawn; a larger beam_width cuts fewer"
+const cutSamples = "the samples are approximate: the search cut paths that might have been drawn; " +
+	"a larger beam_width cuts fewer"
 
 // rulesOf checks the rules of a request for items that have the given attributes. It draws a seed if the request needs
 // one and has none.
@@ -38,7 +39,8 @@ func rulesOf(req *grebev1.RecommendRequest, items attributes) (r generate.Rules,
 	}
 	t := req.Temperature
 	if t != 0 && !(t >= wire.MinTemperature && t <= wire.MaxTemperature) {
-		return r, Errorf(InvalidArgument, "temperature", "%v is not 0 or between %v and %v", t, wire.MinTemperature, wire.MaxTemperature)
+		return r, Errorf(InvalidArgument, "temperature", "%v is not 0 or between %v and %v", t, wire.MinTemperature,
+			wire.MaxTemperature)
 	}
 	if req.GetSeed() > wire.MaxSeed {
 		return r, Errorf(InvalidArgument, "seed", "%d is above %d", req.GetSeed(), uint64(wire.MaxSeed))
@@ -70,7 +72,8 @@ func boostsOf(m map[string]*grebev1.Boosts) (map[string]map[string]float64, erro
 		}
 		for v, x := range values.Values {
 			if !(math.Abs(x) <= wire.MaxBoost) {
-				return nil, Errorf(InvalidArgument, field+"."+shown(v), "%v is not between %d and %d", x, -wire.MaxBoost, wire.MaxBoost)
+				return nil, Errorf(InvalidArgument, field+"."+shown(v), "%v is not between %d and %d", x, -wire.MaxBoost,
+					wire.MaxBoost)
 			}
 		}
 		out[name] = values.Values

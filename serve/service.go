@@ -144,6 +144,7 @@ type Service struct {
 	times    atomic.Pointer[deadlines]
 
 	hotUsers, hotItems *hot
+	popular            popular
 	ahead              *ahead.Indexer
 	present            present
 	drops              drops

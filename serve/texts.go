@@ -5,6 +5,7 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/generate"
 	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -100,6 +101,17 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 	r, err := s.generation(c, req)
 	if err != nil {
 		return nil, err
+	}
+	if cold, err := s.cold(c, req); err != nil {
+		return nil, err
+	} else if cold {
+		resp, err := s.fallBack(ctx, c, id, req, func(list []generate.Share) (*generate.Result, error) {
+			return c.model.Generate.Listed(r, list)
+		})
+		if err == nil && r.Rules.Temperature > 0 {
+			resp.Seed = &r.Rules.Seed
+		}
+		return resp, err
 	}
 	if err := c.checkEnd(c.model.Prompt.Generate(r.User).End + c.model.Prompt.Depth() - 1); err != nil {
 		return nil, err

@@ -209,6 +209,7 @@ type recommendBody struct {
 	Node      string   `json:"node"`
 	Results   []result `json:"results"`
 	Seed      *uint64  `json:"seed"`
+	Fallback  string   `json:"fallback"`
 	Notes     []string `json:"notes"`
 	Short     bool     `json:"short"`
 	Reason    string   `json:"short_reason"`

@@ -23,6 +23,7 @@ type recommendCmd struct {
 	Quota       []string `sep:"none" help:"At most N results with the same value of an attribute; may come several times." placeholder:"NAME=N"`
 	Boost       []string `sep:"none" help:"Add X to the scores of items with a value of an attribute; may come several times." placeholder:"NAME=VALUE:X"`
 	Temperature float64  `want:"at least 0 and at most 100" help:"Above 0: sample paths without replacement; default 0, the most probable." placeholder:"T"`
+	Fallback    string   `enum:",popular" default:"" help:"popular: items with many events, for users of whom nothing is known." placeholder:"KIND"`
 	Seed        *uint64  `help:"Seed of the samples: equal seeds draw equally." placeholder:"S"`
 }
 
@@ -56,6 +57,7 @@ type recommendRequest struct {
 	Boost       map[string]map[string]float64 `json:"boost,omitempty"`
 	Temperature float64                       `json:"temperature,omitempty"`
 	Seed        *uint64                       `json:"seed,omitempty"`
+	Fallback    string                        `json:"fallback,omitempty"`
 }
 
 // recommendResponse is what the table shows of the answer.
@@ -81,7 +83,7 @@ func (c *recommendCmd) Run(w *cli.World) error {
 
 func (c *recommendCmd) body(w *cli.World) ([]byte, error) {
 	said := c.N != 0 || c.BeamWidth != 0 || c.TopK != 0 || len(c.Exclude) > 0 || c.ExcludeSeen || len(c.Filter) > 0 ||
-		len(c.Quota) > 0 || len(c.Boost) > 0 || c.Temperature != 0 || c.Seed != nil
+		len(c.Quota) > 0 || len(c.Boost) > 0 || c.Temperature != 0 || c.Seed != nil || c.Fallback != ""
 	if c.Request != "" {
 		return c.readRequest(w, said)
 	}
@@ -103,7 +105,7 @@ func (c *recommendCmd) body(w *cli.World) ([]byte, error) {
 	return json.Marshal(recommendRequest{
 		Model: c.Model, User: c.user(), N: c.N, BeamWidth: c.BeamWidth, TopK: c.TopK,
 		Exclude: c.Exclude, ExcludeSeen: c.ExcludeSeen, Filter: filter, DeadlineMS: c.DeadlineMS,
-		Quota: quota, Boost: boost, Temperature: c.Temperature, Seed: c.Seed,
+		Quota: quota, Boost: boost, Temperature: c.Temperature, Seed: c.Seed, Fallback: c.Fallback,
 	})
 }
 

@@ -52,6 +52,8 @@ func DecodeRecommend(in []byte) (*grebev1.RecommendRequest, error) {
 				m.Temperature = d.float()
 			case "seed":
 				m.Seed = new(uint64(d.integer(0, MaxSeed)))
+			case "fallback":
+				m.Fallback = d.string()
 			case "deadline_ms":
 				m.DeadlineMs = d.count()
 			case "request_id":
@@ -121,6 +123,9 @@ func EncodeRecommend(m *grebev1.RecommendResponse) []byte {
 				}
 			})
 		})
+		if m.Fallback != "" {
+			w.string("fallback", m.Fallback)
+		}
 		if m.Seed != nil {
 			w.int("seed", int64(*m.Seed))
 		}

@@ -16,14 +16,14 @@ import (
 )
 
 const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":128,"top_k":64,"exclude":["i3","é"],"exclude_seen":true,
- "filter":{"category":["toys","games"],"":[]},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"deadline_ms":200,"request_id":"r"}`
+ "filter":{"category":["toys","games"],"":[]},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular","deadline_ms":200,"request_id":"r"}`
 
 func TestDecodeRecommend(t *testing.T) {
 	got, err := DecodeRecommend([]byte(fullRecommend))
 	want := &grebev1.RecommendRequest{
 		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"}, ExcludeSeen: true,
 		Filter:     map[string]*grebev1.Values{"category": {Values: []string{"toys", "games"}}, "": {}},
-		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)),
+		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)), Fallback: "popular",
 		Boost: map[string]*grebev1.Boosts{"category": {Values: map[string]float64{"toys": 0.5, "games": -1}}},
 	}
 	if err != nil || !proto.Equal(got, want) {
@@ -93,6 +93,7 @@ type stdRecommend struct {
 	Boost       map[string]map[string]float64 `json:"boost"`
 	Temperature float64                       `json:"temperature"`
 	Seed        *uint64                       `json:"seed"`
+	Fallback    string                        `json:"fallback"`
 }
 
 // agreeRecommend checks an accepted request against encoding/json.
@@ -103,7 +104,7 @@ func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
 		t.Fatalf("accepted %q, which encoding/json refuses: %v", in, err)
 	}
 	own := stdRecommend{Model: m.Model, N: m.N, BeamWidth: m.BeamWidth, TopK: m.TopK, Exclude: m.Exclude, ExcludeSeen: m.ExcludeSeen,
-		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed}
+		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed, Fallback: m.Fallback}
 	if m.Boost != nil {
 		own.Boost = map[string]map[string]float64{}
 	}

@@ -830,6 +830,7 @@ type RecommendRequest struct {
 	Boost         map[string]*Boosts     `protobuf:"bytes,12,rep,name=boost,proto3" json:"boost,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`  // added to the scores of items with a value of an attribute, -100 to 100 each
 	Temperature   float64                `protobuf:"fixed64,13,opt,name=temperature,proto3" json:"temperature,omitempty"`                                                              // 0: the most probable paths; 0.001 to 100: paths are sampled without replacement, in the order drawn
 	Seed          *uint64                `protobuf:"varint,14,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                                                                       // of the samples, 0 to 2^63-1: equal seeds draw equally; drawn by the server when absent
+	Fallback      string                 `protobuf:"bytes,15,opt,name=fallback,proto3" json:"fallback,omitempty"`                                                                      // popular: users of whom nothing is known get the items that have most events
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,6 +963,13 @@ func (x *RecommendRequest) GetSeed() uint64 {
 	return 0
 }
 
+func (x *RecommendRequest) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
+}
+
 // Boosts are numbers by value of an attribute.
 type Boosts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1020,6 +1028,7 @@ type RecommendResponse struct {
 	Notes          []string               `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`                                // as of RankResponse
 	ShortReason    string                 `protobuf:"bytes,15,opt,name=short_reason,json=shortReason,proto3" json:"short_reason,omitempty"` // catalog: no more items are eligible; beam: more are, but the search kept too few paths
 	Seed           *uint64                `protobuf:"varint,16,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                           // of a sampled answer
+	Fallback       string                 `protobuf:"bytes,17,opt,name=fallback,proto3" json:"fallback,omitempty"`                          // popular: the results are items with many events; score is the log of an item's share of them
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1129,6 +1138,13 @@ func (x *RecommendResponse) GetSeed() uint64 {
 		return *x.Seed
 	}
 	return 0
+}
+
+func (x *RecommendResponse) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
 }
 
 // Recommended is an item of the catalog.
@@ -3551,7 +3567,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\n" +
 	"TasksEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xdc\x05\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xf8\x05\n" +
 	"\x10RecommendRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
@@ -3570,7 +3586,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05quota\x18\v \x03(\v2%.grebe.v1.RecommendRequest.QuotaEntryR\x05quota\x12;\n" +
 	"\x05boost\x18\f \x03(\v2%.grebe.v1.RecommendRequest.BoostEntryR\x05boost\x12 \n" +
 	"\vtemperature\x18\r \x01(\x01R\vtemperature\x12\x17\n" +
-	"\x04seed\x18\x0e \x01(\x04H\x00R\x04seed\x88\x01\x01\x1aK\n" +
+	"\x04seed\x18\x0e \x01(\x04H\x00R\x04seed\x88\x01\x01\x12\x1a\n" +
+	"\bfallback\x18\x0f \x01(\tR\bfallback\x1aK\n" +
 	"\vFilterEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
 	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\x1a8\n" +
@@ -3587,7 +3604,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2\x1c.grebe.v1.Boosts.ValuesEntryR\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xfd\x02\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x99\x03\n" +
 	"\x11RecommendResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3600,7 +3617,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12\x14\n" +
 	"\x05notes\x18\x14 \x03(\tR\x05notes\x12!\n" +
 	"\fshort_reason\x18\x0f \x01(\tR\vshortReason\x12\x17\n" +
-	"\x04seed\x18\x10 \x01(\x04H\x00R\x04seed\x88\x01\x01B\a\n" +
+	"\x04seed\x18\x10 \x01(\x04H\x00R\x04seed\x88\x01\x01\x12\x1a\n" +
+	"\bfallback\x18\x11 \x01(\tR\bfallbackB\a\n" +
 	"\x05_seed\"_\n" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +

@@ -84,6 +84,7 @@ class RecommendResponse:
     timing: Timing
     raw: Json = field(repr=False)
     seed: Optional[int] = None  #: of a sampled answer
+    fallback: str = ""  #: "popular": the results are items with many events
 
     def ids(self) -> List[str]:
         """Ids of the results, best first."""
@@ -144,7 +145,7 @@ def recommend_response(m: Json) -> RecommendResponse:
     ]
     return RecommendResponse(
         m.get("model", ""), m.get("request_id", ""), m.get("catalog_version", ""), results, m.get("short", False),
-        m.get("short_reason", ""), usage(m), timing(m), m, m.get("seed"),
+        m.get("short_reason", ""), usage(m), timing(m), m, m.get("seed"), m.get("fallback", ""),
     )
 
 
