@@ -69,7 +69,8 @@ func TestTrialChart(t *testing.T) {
 	k.apiAway(every, pool, behind)
 
 	// 4: a router is killed, clients ask the other one once more
-	k.routerKilled(long(20, 1), long(time.Second, 0), every, pool, routers[0].member, routers[1].member, members(nodes)...)
+	first, second := routers[0].member, routers[1].member
+	k.routerKilled(long(20, 1), long(time.Second, 0), every, pool, first, second, members(nodes)...)
 	k.await(routers[0])
 	k.settled(time.Minute, k.nodes...)
 

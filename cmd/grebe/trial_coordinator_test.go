@@ -42,9 +42,10 @@ type fault struct {
 	down, up func()
 }
 
-// away lets the coordinator be away for a time under load. Clients notice nothing, and no process restarts. It returns how long it took
-// until all were registered again.
-func (c *trial) away(f fault, lasts, every time.Duration, pool []*question, entry func(r *rand.Rand) string) time.Duration {
+// away lets the coordinator be away for a time under load. Clients notice nothing, and no process restarts. It returns
+// how long it took until all were registered again.
+func (c *trial) away(f fault, lasts, every time.Duration, pool []*question,
+	entry func(r *rand.Rand) string) time.Duration {
 	c.Helper()
 	load := startTraffic(c.T, every, pool, entry, nil)
 	began := time.Now()

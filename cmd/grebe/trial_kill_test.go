@@ -35,8 +35,8 @@ func TestTrialKill(t *testing.T) {
 	c.killed(long(100, 2), long(2*time.Second, time.Second), c.half(pool), pool, c.nodes, c.nodes)
 }
 
-// killed kills a random one of the victims at a random moment under load, again and again. Each starts again after a time. Requests
-// enter at those of the entries that live: none may fail, and no answer may be wrong.
+// killed kills a random one of the victims at a random moment under load, again and again. Each starts again after a
+// time. Requests enter at those of the entries that live: none may fail, and no answer may be wrong.
 func (c *trial) killed(kills int, down, every time.Duration, pool []*question, victims, entries []*member) {
 	c.Helper()
 	r := rand.New(rand.NewPCG(11, uint64(time.Now().UnixNano())))

@@ -39,8 +39,8 @@ func apiFaults(server *kubetest.Server, link *coordtest.Proxy) []fault {
 	}
 }
 
-// While the API server of Kubernetes is away, hanging or failing, for longer than all leases, nothing changes for clients. Soon
-// after it is back, all nodes are registered.
+// While the API server of Kubernetes is away, hanging or failing, for longer than all leases, nothing changes for
+// clients. Soon after it is back, all nodes are registered.
 func TestTrialKubernetesAway(t *testing.T) {
 	if !trialFull() {
 		t.Skip("it takes minutes: GREBE_TRIAL=full runs it, and TestTrialChart has a short form")

@@ -45,8 +45,8 @@ func TestTrialLeasesGone(t *testing.T) {
 	}
 }
 
-// leasesGone ends all leases under load, again and again, and waits until there reports no problem and all are registered. Clients
-// notice nothing, and no process restarts. It returns how long it took at most.
+// leasesGone ends all leases under load, again and again, and waits until there reports no problem and all are
+// registered. Clients notice nothing, and no process restarts. It returns how long it took at most.
 func (c *trial) leasesGone(revoke func() int, there func() string, every time.Duration, pool []*question,
 	entry func(r *rand.Rand) string) (worst time.Duration) {
 	c.Helper()

@@ -272,8 +272,8 @@ func reused(list []sample) float64 {
 	return float64(cached) / float64(max(1, prompt))
 }
 
-// reusedAlike compares the reuse of two lists over the questions that are in both, each with the same weight in both: which
-// questions come by chance is no difference. It returns how many questions these are.
+// reusedAlike compares the reuse of two lists over the questions that are in both, each with the same weight in both:
+// which questions come by chance is no difference. It returns how many questions these are.
 func reusedAlike(before, after []sample) (was, is float64, n int) {
 	byQuestion := func(list []sample) map[*question][]sample {
 		out := map[*question][]sample{}

@@ -21,9 +21,10 @@ func TestTrialRouterKilled(t *testing.T) {
 	c.routerKilled(long(20, 1), time.Second, every, pool, first, second, second)
 }
 
-// routerKilled kills a process at which clients enter, again and again, after a time. The clients ask another one, and lose nothing.
-// Soon after it is ready again, its index is that of the nodes.
-func (c *trial) routerKilled(kills int, after, every time.Duration, pool []*question, first, second *member, nodes ...*member) {
+// routerKilled kills a process at which clients enter, again and again, after a time. The clients ask another one, and
+// lose nothing. Soon after it is ready again, its index is that of the nodes.
+func (c *trial) routerKilled(kills int, after, every time.Duration, pool []*question, first, second *member,
+	nodes ...*member) {
 	c.Helper()
 	load := startTraffic(c.T, every, pool, anyOf(first), anyOf(second))
 	var worst time.Duration
