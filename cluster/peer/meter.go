@@ -24,7 +24,8 @@ const (
 	priorBytes  = 1 << 20          // weight of the long-term rate beside the recent sums
 	fade        = 10 * time.Second // of idleness, in which the recent sums lose most of their weight
 	// The first transfers over new connections are slow. They weigh little beside a rate that is expected before anything is measured: a
-	// node that seems to be behind a slow link gets few requests that could show better.
+	// node that seems to be behind a slow link gets few requests that could show better. The expected rate loses its
+	// weight as bytes are moved, so that a slow link is known to be slow, also after it was idle.
 	firstBytes = 8 << 20
 	firstRate  = 1e9
 	leastMoved = 64 << 10 // a smaller transfer measures the round trip, not the bandwidth
@@ -72,8 +73,9 @@ func (m *meter) rate(now time.Time) float64 {
 	if m.long.seconds == 0 {
 		return 0
 	}
-	w, prior := m.weight(now), priorBytes/m.long.bytes
-	return (m.recent.bytes*w + m.long.bytes*prior + firstBytes) / (m.recent.seconds*w + m.long.seconds*prior + firstBytes/firstRate)
+	w, prior, first := m.weight(now), priorBytes/m.long.bytes, firstBytes*math.Exp(-m.long.bytes/firstBytes)
+	seconds := m.recent.seconds*w + m.long.seconds*prior + first/firstRate
+	return (m.recent.bytes*w + m.long.bytes*prior + first) / seconds
 }
 
 // roundTrip returns the smoothed round trip, 0 before the first.

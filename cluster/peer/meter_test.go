@@ -30,3 +30,21 @@ func TestFirstTransfersWeighLittle(t *testing.T) {
 		t.Errorf("after 128 MiB at 12.5 MB/s the rate is %.1f MB/s", got/1e6)
 	}
 }
+
+// A link that was measured on 32 MiB is known, right after that and after any idle time.
+func TestRateOfALinkStaysKnown(t *testing.T) {
+	for _, want := range []float64{12.5e6, 125e6, 1.25e9} { // 0.1, 1 and 10 Gb/s
+		var m meter
+		now := time.Unix(1, 0)
+		for range 128 {
+			d := time.Duration((256 << 10) / want * float64(time.Second))
+			now = now.Add(d)
+			m.moved(now, 256<<10, d)
+		}
+		for _, idle := range []time.Duration{0, time.Second, 10 * time.Second, time.Minute, time.Hour} {
+			if got := m.rate(now.Add(idle)); got < .8*want || got > 1.2*want {
+				t.Errorf("%v after 32 MiB at %.1f MB/s the rate is %.1f MB/s", idle, want/1e6, got/1e6)
+			}
+		}
+	}
+}

@@ -25,7 +25,13 @@ type link struct {
 // startLink starts a proxy in front of a target. It ends with the test.
 func startLink(t *testing.T, target string) *link {
 	t.Helper()
-	ln, err := net.Listen("tcp", freeAddress(t))
+	return startLinkAt(t, freeAddress(t), target)
+}
+
+// startLinkAt is startLink with the address of the proxy.
+func startLinkAt(t *testing.T, addr, target string) *link {
+	t.Helper()
+	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
