@@ -12,6 +12,11 @@ form.addEventListener("submit", (event) => {
   document.dispatchEvent(new Event("key"));
 });
 
+// hasKey reports whether requests carry a key.
+export function hasKey() {
+  return key !== "";
+}
+
 // Problem is an error that the server explained.
 export class Problem extends Error {
   constructor(status, code, message) {
@@ -60,6 +65,11 @@ export function element(name, attributes = {}, ...children) {
   for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
   e.append(...children);
   return e;
+}
+
+// scrolls puts something wide into a box that scrolls, also by keyboard.
+export function scrolls(label, ...children) {
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
 }
 
 const SVG = "http://www.w3.org/2000/svg";

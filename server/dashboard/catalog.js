@@ -1,13 +1,13 @@
 // The view of the catalog and the models: sizes, versions, checkpoints and their reloads, what models generate from it, what is asked for most.
-import { element, explained, getJSON, getText, short, whole } from "./api.js";
+import { element, explained, getJSON, getText, scrolls, short, whole } from "./api.js";
 import { parse, sum } from "./metrics.js";
 
-function table(caption, heads, rows, wide = "") {
-  return element("div", { class: "card scroll " + wide }, element("h2", {}, caption),
-    rows.length ? element("table", {},
+function table(caption, heads, rows, wide = "", empty = "None yet.") {
+  return element("div", { class: "card " + wide }, element("h2", {}, caption),
+    rows.length ? scrolls(caption, element("table", {},
       element("thead", {}, element("tr", {}, ...heads.map((h) => element("th", { class: h[1] || "" }, h[0])))),
-      element("tbody", {}, ...rows.map((r) => element("tr", {}, ...r.map((c, i) => element("td", { class: heads[i][1] || "" }, String(c)))))))
-      : element("p", { class: "note" }, "none yet"));
+      element("tbody", {}, ...rows.map((r) => element("tr", {}, ...r.map((c, i) => element("td", { class: heads[i][1] || "" }, String(c))))))))
+      : element("p", { class: "note" }, empty));
 }
 
 const number = "number";
@@ -49,13 +49,15 @@ export async function openCatalog() {
     const cards = [
       table("Models", [["model"], ["architecture"], ["checkpoint"], ["loaded for", number], ["reload"]],
         models.map((m) => [m.id, m.architecture, m.version || "", age(Date.now() / 1000 - m.created), reload(m.reload)]), "wide"),
-      table("Catalog", [["", ""], ["", number]], [["items", whole(c.items)], ["users", whole(c.users)], ["version", c.version],
+      table("Catalog", [["what"], ["value", number]], [["items", whole(c.items)], ["users", whole(c.users)], ["version", c.version],
         ["memory", short(c.memory_bytes, "B")], ["kept on disk", c.durable ? "yes" : "no"]]),
       table("What models generate from", [["model"], ["version"], ["items", number], ["left out", number], ["age", number], ["follows the catalog"]],
-        (c.models || []).map((m) => [m.model, m.version, whole(m.items), whole(m.skipped), age(m.age_seconds), m.pinned ? "no, pinned" : "yes"])),
+        (c.models || []).map((m) => [m.model, m.version, whole(m.items), whole(m.skipped), age(m.age_seconds), m.pinned ? "no, pinned" : "yes"]), "",
+        "No model generates items. Give items codes with grebe codes, and a model codes in its configuration."),
       table("Versions that can be activated", [["version"], ["items", number], ["age", number], ["used by"]],
         (c.versions || []).map((v) => [v.version, whole(v.items), age(v.age_seconds), (v.models || []).join(", ")])),
-      table("Cached keys and values, by place", [["kind"], ["place"], ["entries", number], ["size", number]], entries(metrics)),
+      table("Cached keys and values, by place", [["kind"], ["place"], ["entries", number], ["size", number]], entries(metrics), "",
+        "Nothing is cached yet. Send a request, or run grebe index."),
     ];
     if (hot) {
       cards.push(table("Items asked for most", [["item"], ["requests", number]], hot.items.map((i) => [i.text || i.id, whole(i.count)])));
@@ -69,3 +71,26 @@ export async function openCatalog() {
     body.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
   }
 }
+
+// find lists items and users that match what a person typed.
+async function find(text) {
+  const at = document.getElementById("found");
+  if (!text) return at.replaceChildren();
+  try {
+    const [items, users] = await Promise.all([
+      getJSON("/v1/items?limit=20&q=" + encodeURIComponent(text)), getJSON("/v1/users?limit=20&prefix=" + encodeURIComponent(text)),
+    ]);
+    const more = (found) => (found.more ? ", the first 20" : "");
+    at.replaceChildren(element("div", { class: "grid" },
+      table("Items" + more(items), [["id"], ["text"]], (items.items || []).map((i) => [i.id, i.text || ""]), "", "No item has all these words."),
+      table("Users" + more(users), [["id"]], users.ids.map((id) => [id]), "", "No user's id begins so.")));
+  } catch (problem) {
+    explained(problem);
+    at.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
+  }
+}
+
+document.getElementById("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  find(document.getElementById("find-text").value.trim());
+});

@@ -1,8 +1,8 @@
-// Small charts of the last minutes: lines, or areas on top of each other.
+// Small charts of the last minutes: lines, or areas on top of each other, over a time axis.
 import { element, short, svg } from "./api.js";
 
-const W = 400, H = 136, LEFT = 38, TOP = 12, BOTTOM = 8;
-const LEAST = 30; // readings that the width stands for at least
+const W = 400, H = 136, LEFT = 46, TOP = 12, BOTTOM = 20;
+const LEAST = 60_000; // milliseconds that the width stands for at least
 export const KEPT = 150; // readings
 
 // niceTop returns a round number at or above v.
@@ -13,8 +13,15 @@ function niceTop(v) {
   return 10 * p;
 }
 
+// ago writes how long before the last reading something was.
+function ago(ms) {
+  const s = Math.round(ms / 1000);
+  return s < 120 ? `−${s} s` : `−${Math.round(s / 60)} min`;
+}
+
 export class Chart {
-  // options: title, unit, stacked, names (fixed series), limit (a dashed line), explain, calm (red is not the first colour).
+  // options: title, unit, stacked, names (fixed series), limit (a dashed line), explain, calm (red is not the first colour),
+  // empty (what to do while there is nothing to show).
   constructor(options) {
     this.options = options;
     this.names = [...(options.names || [])];
@@ -22,8 +29,9 @@ export class Chart {
     this.output = element("output");
     this.svg = svg("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img" });
     this.key = element("ul", { class: "key" });
+    this.empty = element("p", { class: "note empty", hidden: "" }, options.empty || "Nothing yet.");
     this.figure = element("figure", { title: options.explain || "" },
-      element("figcaption", {}, options.title, this.output), this.svg, this.key);
+      element("figcaption", {}, options.title, this.output), this.svg, this.empty, this.key);
     this.draw();
   }
 
@@ -47,14 +55,20 @@ export class Chart {
   draw() {
     const { unit = "", stacked, limit, calm } = this.options;
     const top = this.top();
-    const slots = Math.max(LEAST, this.points.length);
-    const x = (i) => LEFT + (W - LEFT) * (slots - this.points.length + i) / (slots - 1);
+    const first = this.points[0]?.time ?? 0, end = this.points[this.points.length - 1]?.time ?? 0;
+    const span = Math.max(LEAST, end - first);
+    const x = (i) => W - (W - LEFT) * (end - this.points[i].time) / span;
     const y = (v) => TOP + (H - TOP - BOTTOM) * (1 - v / top);
     const colour = (s) => "s" + (stacked && !calm ? s : s + 1) % 8; // lines leave the first one to the limit
     const parts = [0, 0.5, 1].flatMap((f) => [
       svg("line", { class: "rule", x1: LEFT, x2: W, y1: y(f * top), y2: y(f * top) }),
-      svg("text", { class: "axis", x: LEFT - 4, y: y(f * top) + 3, "text-anchor": "end" }, short(f * top)),
+      svg("text", { class: "axis", x: LEFT - 4, y: y(f * top) + 3, "text-anchor": "end" }, short(f * top, unit)),
     ]);
+    for (const [f, anchor] of [[0, "start"], [0.5, "middle"], [1, "end"]]) {
+      const at = LEFT + f * (W - LEFT);
+      parts.push(svg("line", { class: "rule", x1: at, x2: at, y1: H - BOTTOM, y2: H - BOTTOM + 4 }),
+        svg("text", { class: "axis", x: at, y: H - 5, "text-anchor": anchor }, f === 1 ? "now" : ago((1 - f) * span)));
+    }
     const under = this.points.map(() => 0);
     this.names.forEach((name, s) => {
       const at = this.points.map((p) => p.values[name]);
@@ -81,10 +95,14 @@ export class Chart {
     this.svg.replaceChildren(...parts);
     const last = this.points.length ? this.points[this.points.length - 1].values : {};
     const say = (n) => `${n} ${short(last[n] ?? (stacked ? 0 : NaN), unit)}`;
-    const said = this.names.map(say);
-    this.svg.setAttribute("aria-label", `${this.options.title}: ${said.join(", ") || "nothing yet"}`);
-    this.key.replaceChildren(...this.names.map((n, s) => element("li", { class: colour(s) }, say(n))));
-    if (limit) this.key.append(element("li", { class: "s0" }, `limit ${short(limit, unit)}`));
+    // A series that never had a value is something that this server does not do: it is not in the key.
+    const had = (n) => this.points.some((p) => p.values[n] > 0 || !stacked && Number.isFinite(p.values[n]));
+    const shown = this.names.map((n, s) => [n, s]).filter(([n]) => had(n));
+    this.empty.hidden = shown.length > 0;
+    const said = shown.map(([n]) => say(n));
+    this.svg.setAttribute("aria-label", `${this.options.title}, the last ${ago(span).slice(1)}: ${said.join(", ") || "nothing yet"}`);
+    this.key.replaceChildren(...shown.map(([n, s]) => element("li", { class: colour(s) }, say(n))));
+    if (limit && shown.length) this.key.append(element("li", { class: "s0" }, `limit ${short(limit, unit)}`));
     const all = this.names.map((n) => last[n]).filter(Number.isFinite);
     this.output.value = stacked && all.length ? short(all.reduce((a, b) => a + b, 0), unit) : "";
   }

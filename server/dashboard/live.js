@@ -7,18 +7,20 @@ const EVERY = 2000;
 const slo = Number(document.body.dataset.slo);
 const asking = (l) => l.op === "rank" || l.op === "recommend" || l.op === "score" || l.op === "rerank";
 
+const ASK = "No requests lately. Send one from the Playground.";
+
 const charts = {
-  requests: new Chart({ title: "Requests per second", names: ["rank", "recommend"], explain: "Answered requests by operation" }),
-  latency: new Chart({ title: "Latency (ms)", unit: " ms", names: ["P50", "P99"], limit: slo, explain: "Of rankings and recommendations; the dashed line is the deadline of requests that name none" }),
-  tokens: new Chart({ title: "Prompt tokens per second", stacked: true, names: ["computed", "device", "host", "disk", "peer", "prototype"], explain: "By where their KV came from" }),
-  prefix: new Chart({ title: "Prefix choices per second", stacked: true, names: ["user", "item", "blend", "none"] }),
-  batch: new Chart({ title: "Tokens computed per batch", names: ["mean"], explain: "Of the batches that jobs were part of" }),
-  queue: new Chart({ title: "Queue (ms)", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch" }),
-  refused: new Chart({ title: "Not answered, per second", stacked: true, names: ["shed", "expired", "bad request", "failed"] }),
-  memory: new Chart({ title: "Memory of the caches", unit: "B", stacked: true, names: ["user", "item", "preamble", "prefix", "embedding", "free"] }),
+  requests: new Chart({ title: "Requests per second", names: ["rank", "recommend"], explain: "Answered requests by operation", empty: ASK }),
+  latency: new Chart({ title: "Latency", unit: " ms", names: ["P50", "P99"], limit: slo, explain: "Of rankings and recommendations; the dashed line is the deadline of requests that name none", empty: ASK }),
+  tokens: new Chart({ title: "Prompt tokens per second", stacked: true, names: ["computed", "device", "host", "disk", "peer", "prototype"], explain: "By where their KV came from", empty: ASK }),
+  prefix: new Chart({ title: "Prefix choices per second", stacked: true, names: ["user", "item", "blend", "none"], empty: "No rankings lately. Send one from the Playground." }),
+  batch: new Chart({ title: "Tokens computed per batch", names: ["mean"], explain: "Of the batches that jobs were part of", empty: ASK }),
+  queue: new Chart({ title: "Time in the queue", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch", empty: ASK }),
+  refused: new Chart({ title: "Not answered, per second", stacked: true, names: ["shed", "expired", "bad request", "failed"], empty: "All requests were answered." }),
+  memory: new Chart({ title: "Memory of the caches", unit: "B", stacked: true, names: ["user", "item", "preamble", "prefix", "embedding", "free"], empty: "No model is loaded." }),
   boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["α"], explain: "Where embedding tables and KV share one pool; the mean of the models" }),
-  evictions: new Chart({ title: "Evictions per second", stacked: true, names: ["user", "item", "prefix"] }),
-  predictions: new Chart({ title: "Wrong predictions of return", unit: " %", names: ["wrong"], explain: "Off by more than a factor of two, of the predictions that were put to the test" }),
+  evictions: new Chart({ title: "Evictions per second", stacked: true, names: ["user", "item", "prefix"], empty: "Nothing had to leave the caches." }),
+  predictions: new Chart({ title: "Wrong predictions of return", unit: " %", names: ["wrong"], explain: "Off by more than a factor of two, of the predictions that were put to the test", empty: "No prediction was put to the test yet." }),
 };
 
 let before = null;
@@ -79,12 +81,28 @@ function indexing(metrics) {
   at.textContent = `Items computed ahead of requests: ${lines.join("; ")}`;
 }
 
+// metricsText reads the metrics, and says on the page why there are none.
+async function metricsText() {
+  const at = document.getElementById("live-problem");
+  try {
+    const text = await getText("/metrics");
+    at.hidden = true;
+    return text;
+  } catch (problem) {
+    const lacks = problem.status === 401 || problem.status === 403;
+    at.textContent = lacks ? `The charts need a key with the role admin: ${problem.message}` : `The charts stand still: ${problem.message}`;
+    at.hidden = false;
+    throw problem;
+  }
+}
+
 async function read() {
-  const text = await getText("/metrics");
+  const text = await metricsText();
   const time = performance.now(), metrics = parse(text);
   if (before) for (const reader of [show, ...readers]) reader(metrics, before.metrics, (time - before.time) / 1000, time);
   indexing(metrics);
   charts.boundary.figure.hidden = !metrics.grebe_pool_boundary;
+  charts.predictions.figure.hidden = !metrics.grebe_predictions_total;
   before = { metrics, time };
 }
 

@@ -1,7 +1,10 @@
 // The view in which a person asks: pick a user, ask in two ways, see where the work went.
-import { element, explained, getJSON, postJSON, short, svg } from "./api.js";
+import { element, explained, getJSON, postJSON, Problem, scrolls, short, svg } from "./api.js";
+import { commands } from "./command.js";
 
 const user = document.getElementById("user");
+const userText = document.getElementById("user-text");
+const ownCandidates = document.getElementById("own-candidates");
 const howMany = document.getElementById("how-many");
 const sources = ["computed", "device", "host", "disk", "peer", "prototype"];
 const texts = new Map(); // of items, by id
@@ -27,7 +30,7 @@ async function showHistory() {
   const list = document.querySelector("#history ol"), summary = document.querySelector("#history summary");
   const known = await getJSON("/v1/users/" + encodeURIComponent(user.value.trim())).catch(() => null);
   if (!known) {
-    summary.textContent = "No such user";
+    summary.textContent = "No such user: choose another id, or describe one below";
     list.replaceChildren();
     return;
   }
@@ -81,38 +84,72 @@ function partsOf(usage) {
   });
 }
 
-async function results(answer, isRank) {
-  const rows = answer.results.slice(0, 20);
-  const names = await Promise.all(rows.map((r) => textOf(r.id)));
+async function results(answer, isRank, request) {
+  const rows = answer.results;
+  const own = (index) => request.candidates?.[index]?.text ?? "";
+  const names = await Promise.all(rows.map((r) => (r.id ? textOf(r.id) : "")));
   const best = rows.length ? rows[0].score : 1;
   return element("table", {},
-    element("thead", {}, element("tr", {}, element("th", {}, ""), element("th", {}, "Item"), element("th", { class: "number" }, isRank ? "Score" : "Log-probability"))),
+    element("thead", {}, element("tr", {}, element("th", {}, "Place"), element("th", {}, "Item"), element("th", { class: "number" }, isRank ? "Score" : "Log-probability"))),
     element("tbody", {}, ...rows.map((r, i) => {
       const value = isRank ? r.score / Math.max(best, 1e-12) : Math.exp(r.score - best);
-      return element("tr", {}, element("td", {}, String(i + 1)), element("td", { title: r.id }, names[i] || r.id),
+      return element("tr", {}, element("td", {}, String(i + 1)), element("td", { title: r.id }, names[i] || r.id || own(r.index)),
         element("td", { class: "number" }, element("meter", { min: 0, max: 1, value, "aria-hidden": "true" }), " " + (isRank ? r.score.toPrecision(3) : r.score.toFixed(2))));
     })));
 }
 
+// typed returns the candidates that a person typed: ids, and words in quotes, one per line.
+function typed() {
+  const lines = ownCandidates.value.split("\n").map((l) => l.trim()).filter(Boolean);
+  return lines.map((l) => (/^".*"$/.test(l) ? { text: l.slice(1, -1) } : { id: l }));
+}
+
+const listed = (text) => text.split(",").map((s) => s.trim()).filter(Boolean);
+
+// filterOf reads attribute=value, attribute=value: values of one attribute are alternatives.
+function filterOf(text) {
+  const out = {};
+  for (const part of listed(text)) {
+    const at = part.indexOf("=");
+    if (at < 1 || at === part.length - 1) throw new Problem(0, "filter", `the filter ${part} is not attribute=value`);
+    (out[part.slice(0, at).trim()] ||= []).push(part.slice(at + 1).trim());
+  }
+  return out;
+}
+
+// requestOf returns the request that a form describes, and where to send it.
+async function requestOf(form) {
+  const words = userText.value.trim();
+  const common = { user: words ? { text: words } : { id: user.value.trim() }, model: form.model.value, deadline_ms: deadline };
+  if (form.op.value === "rank") {
+    let asked = typed();
+    if (!asked.length) {
+      if (!candidates.length) await draw();
+      asked = candidates.map((id) => ({ id }));
+    }
+    return ["/v1/rank", { ...common, candidates: asked, top_k: Number(form.top.value) || 20, prefix: form.prefix.value, explain: true }];
+  }
+  const request = { ...common, n: Number(form.n.value) || 20, beam_width: Number(form.beam.value) || 128, exclude_seen: form.seen.checked };
+  const filter = filterOf(form.filter.value), exclude = listed(form.exclude.value);
+  if (Object.keys(filter).length) request.filter = filter;
+  if (exclude.length) request.exclude = exclude;
+  return ["/v1/recommend", request];
+}
+
 async function ask(form, box) {
   const isRank = form.op.value === "rank";
-  const request = { user: { id: user.value.trim() }, model: form.model.value, deadline_ms: deadline };
   box.replaceChildren(element("p", { class: "note" }, "asking…"));
   try {
-    let answer;
-    if (isRank) {
-      if (!candidates.length) await draw();
-      answer = await postJSON("/v1/rank", { ...request, candidates: candidates.map((id) => ({ id })), top_k: 20, prefix: form.prefix.value, explain: true });
-    } else {
-      answer = await postJSON("/v1/recommend", { ...request, n: 20, beam_width: Number(form.beam.value) || 128, exclude_seen: true });
-    }
+    const [path, request] = await requestOf(form);
+    const answer = await postJSON(path, request);
     const u = answer.usage, t = answer.timing_ms;
-    const what = isRank ? `prefix ${answer.prefix}, ${candidates.length} candidates` : `${answer.results.length} items${answer.short ? " (fewer exist)" : ""}, catalog version ${answer.catalog_version}`;
+    const what = isRank ? `prefix ${answer.prefix}, ${request.candidates.length} candidates` : `${answer.results.length} items${answer.short ? " (fewer than asked for)" : ""}, catalog version ${answer.catalog_version}`;
     box.replaceChildren(
       element("p", {}, element("b", {}, `${t.total.toFixed(1)} ms`), ` (queue ${t.queue.toFixed(1)}, fetch ${t.fetch.toFixed(1)}, compute ${t.compute.toFixed(1)}) · ${what}`),
       strip(answer.parts || partsOf(u)),
       element("p", { class: "note" }, `${short(u.prompt_tokens)} prompt tokens: ${short(u.computed_tokens)} computed, ${short(u.cached_tokens)} reused${u.beam_tokens ? `, and ${short(u.beam_tokens)} for beams` : ""}`),
-      element("div", { class: "scroll" }, await results(answer, isRank)));
+      scrolls("Results", await results(answer, isRank, request)),
+      commands(path, request));
   } catch (problem) {
     explained(problem);
     box.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
@@ -125,8 +162,9 @@ function openSide(side, models) {
   const form = side.querySelector("form");
   form.model.append(...models.map((m) => element("option", {}, m.id)));
   const fit = () => {
-    side.querySelector(".of-rank").hidden = form.op.value !== "rank";
-    side.querySelector(".of-recommend").hidden = form.op.value !== "recommend";
+    for (const kind of ["rank", "recommend"]) {
+      for (const part of side.querySelectorAll(".of-" + kind)) part.hidden = form.op.value !== kind;
+    }
   };
   form.op.addEventListener("change", fit);
   if (side.dataset.side === "B") form.prefix.value = "none";
@@ -150,6 +188,7 @@ export async function openPlayground() {
   document.getElementById("draw").addEventListener("click", () => draw().catch(() => {}));
   howMany.addEventListener("change", () => draw().catch(() => {}));
   const ids = await suggest();
+  if (!ids.length) document.getElementById("own").open = true; // nobody to choose
   if (!user.value && ids.length) user.value = ids[0];
   await Promise.all([showHistory(), draw()]);
 }

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+)
+
+// barriers lists what keeps people out of the page that is shown: it is wider than the screen, controls and images
+// without a name, empty headings of tables, regions that scroll and cannot be reached by keyboard, ids that are there
+// twice, and text whose contrast is below 4.5 (WCAG 2.1, AA).
+const barriers = `(() => {
+  const found = [], seen = (e) => e.checkVisibility({ visibilityProperty: true });
+  const what = (e) => e.tagName.toLowerCase() + (e.id ? "#" + e.id : "") + " " + (e.textContent || "").trim().slice(0, 40);
+  const page = document.documentElement;
+  if (page.scrollWidth > page.clientWidth) {
+    const wide = [...document.querySelectorAll("main *")].filter((e) => seen(e) && !e.closest("svg") && e.getBoundingClientRect().right > page.clientWidth + 1);
+    found.push("wider than the screen: " + wide.slice(0, 3).map(what).join("; "));
+  }
+  const all = [...document.body.querySelectorAll("*")].filter(seen);
+  const named = (e) => e.getAttribute("aria-label") || e.textContent.trim() || e.title;
+  const ids = all.map((e) => e.id).filter(Boolean);
+  for (const id of new Set(ids.filter((id, i) => ids.indexOf(id) !== i))) found.push("two elements have the id " + id);
+  const numbers = (c) => c.match(/[\d.]+/g).map(Number);
+  const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const behind = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if (c.startsWith("rgb(")) return numbers(c); } return [255, 255, 255]; };
+  for (const e of all) {
+    const tag = e.tagName.toLowerCase();
+    if (["input", "select", "textarea"].includes(tag) && !e.labels.length && !e.getAttribute("aria-label")) found.push("no label: " + what(e) + e.name);
+    if (["button", "summary", "a", "th"].includes(tag) && !named(e)) found.push("no name: " + what(e.parentElement));
+    if (tag === "img" && !e.hasAttribute("alt")) found.push("no text: " + e.src);
+    if (e.getAttribute("role") === "img" && !e.getAttribute("aria-label")) found.push("no name: " + e.className.baseVal);
+    if (e.closest("svg")) continue;
+    const style = getComputedStyle(e), scrolls = (o) => o === "auto" || o === "scroll";
+    const moves = e.scrollWidth > e.clientWidth + 1 && scrolls(style.overflowX) || e.scrollHeight > e.clientHeight + 1 && scrolls(style.overflowY);
+    if (moves && e !== page && tag !== "textarea" && e.tabIndex < 0) found.push("scrolls and cannot be focused: " + what(e));
+    if ([...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) && style.color.startsWith("rgb(")) {
+      const [a, b] = [light(numbers(style.color)), light(behind(e))].sort((x, y) => y - x);
+      if ((a + 0.05) / (b + 0.05) < 4.5) found.push("contrast " + ((a + 0.05) / (b + 0.05)).toFixed(1) + ": " + what(e));
+    }
+  }
+  return found;
+})()`
+
+// Every view can be used by everybody: on a desk and on a phone, in light and dark. The playground asks with own words,
+// filters and exclusions, and writes what it asked as commands; the catalog is searched.
+func TestDashboardForEverybody(t *testing.T) {
+	var out bytes.Buffer
+	r := startDemo(t, &out)
+	ctx, complaints := browser(t, r.http)
+	patient := chromedp.WithPollingTimeout(0) // until the browser's context ends
+	run := func(name string, actions ...chromedp.Action) {
+		t.Helper()
+		if err := chromedp.Run(ctx, actions...); err != nil {
+			t.Fatalf("%s: %v; %v", name, err, complaints())
+		}
+	}
+	value := func(selector, text string) chromedp.Action {
+		return chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q).value = %q`, selector, text), nil)
+	}
+	var text, command, python, found string
+	run("first view", chromedp.Navigate(r.http+"/"), chromedp.Poll(`document.querySelectorAll("figure path.area").length > 0`, nil, patient),
+		chromedp.Text("#charts", &text))
+	for _, want := range []string{"−60 s", "now", "No requests lately"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in the charts: %s", want, text)
+		}
+	}
+	if strings.Contains(text, "peer") {
+		t.Errorf("a server without a cluster shows tokens of peers: %s", text)
+	}
+	run("playground", chromedp.Click("#tab-playground"), chromedp.WaitVisible("[data-side=A] form button"),
+		chromedp.Poll(`document.querySelector("#history summary").textContent.startsWith("History:")`, nil, patient),
+		chromedp.Click("#own summary"), value("#user-text", "Likes camping by the sea, isn't rich."),
+		value("#own-candidates", "i00040\n\"A tent for two\"\ni02500"),
+		value("[data-side=A] [name=model]", "shop-pointwise"), value("[data-side=A] [name=prefix]", "user"),
+		chromedp.Click("[data-side=A] form button"), chromedp.WaitVisible("[data-side=A] .answer tbody tr"),
+		chromedp.Text("[data-side=A] .answer tbody", &text),
+		chromedp.TextContent("[data-side=A] [data-as=curl]", &command), chromedp.TextContent("[data-side=A] [data-as=Python]", &python))
+	if !strings.Contains(text, "A tent for two") || strings.Count(text, "\n") < 2 {
+		t.Errorf("the ranking of own candidates is %q", text)
+	}
+	if want := `curl -sf ` + r.http + `/v1/rank -d '{"user":{"text":"Likes camping by the sea, isn'\''t rich."}`; !strings.HasPrefix(command, want) {
+		t.Errorf("the command is %q, want %q first", command, want)
+	}
+	if want := `client.rank({"text": "Likes camping by the sea, isn't rich."}, ["i00040", {"text": "A tent for two"}, "i02500"], `; !strings.Contains(python, want) {
+		t.Errorf("in Python it is %q, want %q", python, want)
+	}
+	var departments, excluded int
+	run("recommendation", value("#user-text", ""), value(`[data-side=B] [name=op]`, "recommend"),
+		chromedp.Evaluate(`document.querySelector("[data-side=B] [name=op]").dispatchEvent(new Event("change"))`, nil),
+		value("[data-side=B] [name=n]", "3"), value("[data-side=B] [name=filter]", "department=Camping"),
+		value("[data-side=B] [name=exclude]", "i00040, i02500"),
+		chromedp.Click("[data-side=B] form button"), chromedp.WaitVisible("[data-side=B] .answer tbody tr"),
+		chromedp.TextContent("[data-side=B] [data-as=curl]", &command),
+		chromedp.Evaluate(`document.querySelectorAll("[data-side=B] .answer tbody tr").length`, &departments),
+		chromedp.Evaluate(`document.querySelectorAll("[data-side=B] .answer [title=i00040], [data-side=B] .answer [title=i02500]").length`, &excluded))
+	for _, want := range []string{`"n":3`, `"filter":{"department":["Camping"]}`, `"exclude":["i00040","i02500"]`} {
+		if !strings.Contains(command, want) {
+			t.Errorf("no %s in %s", want, command)
+		}
+	}
+	if departments != 3 || excluded != 0 {
+		t.Errorf("%d items are recommended, %d of them excluded ones; want 3 and none", departments, excluded)
+	}
+	run("catalog", chromedp.Click("#tab-catalog"), chromedp.WaitVisible("#catalog-body table"), value("#find-text", "kay"),
+		chromedp.Click("#find button"), chromedp.Poll(`document.querySelector("#found")?.textContent.includes("Users")`, nil, patient),
+		chromedp.TextContent("#found", &found))
+	if !strings.Contains(found, "kaya") || !strings.Contains(found, "No item has all these words.") {
+		t.Errorf("a search for kay finds %q", found)
+	}
+	for _, width := range []int64{1440, 390} {
+		for _, scheme := range []string{"light", "dark"} {
+			for _, view := range []string{"live", "playground", "catalog"} {
+				name := fmt.Sprintf("everybody-%s-%d-%s", view, width, scheme)
+				var problems []string
+				run(name, chromedp.EmulateViewport(width, 900),
+					emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
+					chromedp.Click("#tab-"+view), chromedp.WaitVisible("#"+view),
+					chromedp.Evaluate(barriers, &problems), shoot(name+".png"))
+				if len(problems) > 0 {
+					t.Errorf("%s:\n%s", name, strings.Join(problems, "\n"))
+				}
+			}
+		}
+	}
+	if c := complaints(); len(c) > 0 {
+		t.Errorf("the browser complains:\n%s", strings.Join(c, "\n"))
+	}
+}
