@@ -243,6 +243,9 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Confi
 		front.Fleet = a.cluster
 	}
 	front.Backup = a.backup(cfg)
+	if cfg.Computes() {
+		front.BatchDir = datadir.Batches(cfg.DataDir)
+	}
 	if a.server, err = server.New(a.service, front); err != nil {
 		return err
 	}

@@ -67,6 +67,7 @@ var routes = map[string]*route{
 	"/v1/catalog":          {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
 	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postActivate}},
 	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postRollback}},
+	"/v1/batches":          {op: "batches", role: guard.Serve, stream: true, methods: map[string]handler{"POST": (*Server).postBatches}},
 	"/v1/backup":           {op: "backup", role: guard.Admin, methods: map[string]handler{"GET": (*Server).getBackup}},
 	"/v1/cluster":          {op: "cluster", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getCluster}},
 	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
@@ -84,6 +85,8 @@ var routesByID = map[string]*route{
 	"/v1/models/": {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModel}},
 	"/v1/tables/": {op: "tables", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getRows, "POST": (*Server).postRows}},
+	"/v1/batches/": {op: "batches", role: guard.Serve, methods: map[string]handler{
+		"GET": (*Server).getBatch, "DELETE": (*Server).deleteBatch}},
 	"/v1/users/": {op: "users", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getUser, "PUT": (*Server).putUser, "DELETE": (*Server).deleteUser}},
 }
@@ -120,6 +123,9 @@ func findRoute(u *url.URL) (*route, string) {
 		rest, ok := strings.CutPrefix(path, prefix)
 		if user, events := strings.CutSuffix(rest, "/events"); ok && events && prefix == "/v1/users/" {
 			rt, rest = eventsRoute, user
+		}
+		if id, results := strings.CutSuffix(rest, "/results"); ok && results && prefix == "/v1/batches/" {
+			rt, rest = resultsRoute, id
 		}
 		for verb, does := range modelVerbs {
 			if name, is := strings.CutSuffix(rest, verb); ok && is && prefix == "/v1/models/" {

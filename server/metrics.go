@@ -13,6 +13,7 @@ import (
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
+	batches  *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -22,7 +23,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "grebe_request_seconds", Help: "Time to answer a request.", Buckets: serve.Latencies}, []string{"op"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds} {
+	m.batches = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "grebe_batch_lines_total", Help: "Requests of batches that have a result, by outcome: answered or failed."}, []string{"outcome"})
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.batches} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -18,7 +18,7 @@ func TestOpenAPIListsEveryCall(t *testing.T) {
 	for _, c := range openapi.Calls {
 		roles[c.Path] = c.Role
 	}
-	have := map[string]*route{"/v1/users/{id}/events": eventsRoute}
+	have := map[string]*route{"/v1/users/{id}/events": eventsRoute, "/v1/batches/{id}/results": resultsRoute}
 	for verb, rt := range modelVerbs {
 		have["/v1/models/{id}"+verb] = rt
 	}

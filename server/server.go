@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"grebe/serve"
+	"grebe/server/batch"
 	"grebe/server/guard"
 )
 
@@ -56,6 +57,10 @@ type Config struct {
 	Fleet Fleet
 	// Backup prepares a backup, and returns what writes it; nil: backups are refused.
 	Backup func(context.Context) (write func(context.Context, io.Writer) error, err error)
+
+	// BatchDir is the folder of batches; empty: there are none.
+	BatchDir string
+	MaxBatch int64 // bytes of the requests of a batch; 1 GiB
 
 	Version string // shown on the dashboard
 }
@@ -98,6 +103,7 @@ type Server struct {
 	slots    chan struct{} // one for each request in flight
 	writes   chan struct{} // the same for requests of the catalog
 	lists    line          // requests for lists
+	batches  *batch.Jobs   // nil: none
 	backup   chan struct{} // holds a value while a backup is written
 	bodies   atomic.Int64  // bytes of all bodies in memory
 	intake   intake
@@ -143,6 +149,9 @@ func New(service *serve.Service, cfg Config) (*Server, error) {
 	s.cut, s.cutOff = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	s.setState(starting)
+	if err := s.openBatches(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	return s, nil
 }
 
@@ -179,6 +188,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	admin.WriteTimeout = 0
 
 	s.service.RunAhead()
+	endBatches := s.runBatches()
 	running := 0
 	done := make(chan error, 3)
 	start := func(name string, ln net.Listener, serve func(net.Listener) error) {
@@ -216,6 +226,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		}
 	}
 	s.setState(draining)
+	endBatches()
 	s.service.EndReloads()
 	if failed == nil && s.cfg.DrainDelay > 0 {
 		time.Sleep(s.cfg.DrainDelay) // until balancers have noticed

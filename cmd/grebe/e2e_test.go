@@ -72,7 +72,7 @@ func grebe(t *testing.T, args ...string) (stdout, stderr string, code int) {
 
 func TestHelpOfEveryCommandHasAnExample(t *testing.T) {
 	for _, c := range []string{"demo", "serve", "rank", "recommend", "import", "index", "table import", "codes", "key", "health", "completion", "doctor", "eval", "eval world",
-		"sim", "version", "backup", "restore", "cluster", "cluster status", "cluster drain", "cluster undrain", "cluster leave"} {
+		"sim", "version", "batch", "batch rank", "batch recommend", "backup", "restore", "cluster", "cluster status", "cluster drain", "cluster undrain", "cluster leave"} {
 		out, _, code := grebe(t, append(strings.Fields(c), "--help")...)
 		if code != cli.Done || !strings.Contains(out, "Example") || !strings.Contains(out, "grebe "+c) {
 			t.Errorf("grebe %s --help exits with %d and says\n%s\nwant 0 and an example", c, code, out)

@@ -19,6 +19,7 @@ type commands struct {
 	Index      indexCmd      `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
 	Rank       rankCmd       `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`
+	Batch      batchCmd      `cmd:"" help:"Answer a file of requests in the time that others leave."`
 	Backup     backupCmd     `cmd:"" help:"Copy a running server's catalog, versions and tables into a folder."`
 	Restore    restoreCmd    `cmd:"" help:"Make a server's data_dir of a backup."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`

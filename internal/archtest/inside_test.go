@@ -25,7 +25,7 @@ var insides = map[string][]string{
 		"model/decoder", "model/hstu", "model",
 		"model/tokenizer", "model/safetensors"},
 	"serve":  {"serve/servetest", "serve", "serve/tracing"},
-	"server": {"server", "server/dashboard", "server/guard", "server/openapi"},
+	"server": {"server", "server/batch", "server/dashboard", "server/guard", "server/openapi"},
 	"shop":   {"shop/demo", "shop"},
 	"compute": {
 		"compute/computetest",

@@ -15,7 +15,7 @@ var tags = []object{
 // tag returns the group of a call.
 func (c *Call) tag() string {
 	for _, g := range []struct{ part, tag string }{
-		{"rerank", "compatible"}, {"score", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"}, {"/v1/backup", "operations"},
+		{"rerank", "compatible"}, {"score", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"}, {"/v1/backup", "operations"}, {"/v1/batches", "serving"},
 		{"/v1/rank", "serving"}, {"/v1/recommend", "serving"}, {"/v1/", "catalog"},
 	} {
 		if strings.Contains(c.Path, g.part) {

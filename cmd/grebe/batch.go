@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"grebe/internal/cli"
+	"grebe/internal/durable"
+	"grebe/server/batch"
+)
+
+// batchCmd answers files of requests.
+type batchCmd struct {
+	Rank      batchRankCmd      `cmd:"" help:"Rank candidates for many users."`
+	Recommend batchRecommendCmd `cmd:"" help:"Recommend items to many users."`
+}
+
+func (batchCmd) Help() string {
+	return `Examples:
+
+    grebe batch rank requests.ndjson --out answers.ndjson
+    grebe batch recommend requests.ndjson --out answers.ndjson`
+}
+
+type batchRankCmd struct{ batchFlags }
+
+func (c *batchRankCmd) Run(w *cli.World) error { return c.answer(w, "rank") }
+
+type batchRecommendCmd struct{ batchFlags }
+
+func (c *batchRecommendCmd) Run(w *cli.World) error { return c.answer(w, "recommend") }
+
+// batchFlags are what the commands have in common.
+type batchFlags struct {
+	File   string `arg:"" type:"path" help:"Requests, one per line, as POST /v1/rank and /v1/recommend take them." placeholder:"FILE"`
+	Out    string `required:"" type:"path" help:"File for the answers." placeholder:"FILE"`
+	Server string `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server; of a cluster always the same node." placeholder:"URL"`
+	cli.AccessFlags
+}
+
+func (batchFlags) Help() string {
+	return `The server answers the requests in order, in the time that other requests leave. The file of answers has one line
+per request: the answer without times and usage, or an error. It is there when all of it is.
+
+After an interruption of the command or of the server run the same command again: it goes on where it was. Ctrl-C
+leaves the batch on the server, and names it.
+
+Examples:
+
+    grebe batch rank requests.ndjson --out answers.ndjson
+    grebe batch recommend requests.ndjson --out answers.ndjson --server http://10.0.0.7:8080`
+}
+
+// batchState is stored beside the answers while they are not there.
+type batchState struct {
+	ID     string `json:"id"`
+	Digest string `json:"digest"` // of operation, server and requests
+}
+
+// batchLook is the time between two looks at a batch.
+const batchLook = 200 * time.Millisecond
+
+func (c *batchFlags) answer(w *cli.World, op string) error {
+	base, err := serverURL(c.Server)
+	if err != nil {
+		return err
+	}
+	client, err := c.Client(w, 0) // large files take long
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	b := &batchCall{world: w, base: base, client: client}
+	state, err := c.state(op)
+	if err != nil {
+		return err
+	}
+	j, err := b.call(http.MethodGet, state.ID, nil)
+	if errors.Is(err, errNoBatch) {
+		j, err = c.submit(b, op, state.ID)
+	}
+	if err != nil {
+		return err
+	}
+	if j, err = b.wait(j); err != nil {
+		return err
+	}
+	if j.State != batch.Done {
+		return errors.Join(fmt.Errorf("batch %s was canceled after %d of %d requests %s", j.ID, j.Done, j.Lines, j.Error),
+			durable.Remove(c.Out+".batch"))
+	}
+	if err := b.results(j, c.Out); err != nil {
+		return err
+	}
+	if err := durable.Remove(c.Out + ".batch"); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w.Stdout, "%s: %d answers\n", c.Out, j.Done)
+	return err
+}
+
+// state returns the batch of an earlier run of the same command, or a new one. It is stored before the server hears of
+// it, so that a repeated run finds it.
+func (c *batchFlags) state(op string) (*batchState, error) {
+	f, err := os.Open(c.File)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s\n", op, c.Server)
+	if _, err := io.Copy(h, f); err != nil {
+		return nil, err
+	}
+	s := &batchState{ID: rand.Text(), Digest: hex.EncodeToString(h.Sum(nil))}
+	var old batchState
+	if data, err := os.ReadFile(c.Out + ".batch"); err == nil && json.Unmarshal(data, &old) == nil && old.Digest == s.Digest {
+		return &old, nil
+	}
+	return s, durable.WriteFile(c.Out+".batch", func(w io.Writer) error { return json.NewEncoder(w).Encode(s) })
+}
+
+func (c *batchFlags) submit(b *batchCall, op, id string) (*batch.Job, error) {
+	f, err := os.Open(c.File)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return b.call(http.MethodPost, "?op="+op+"&id="+id, f)
+}
+
+// batchCall speaks of batches with a server.
+type batchCall struct {
+	world  *cli.World
+	base   *url.URL
+	client *http.Client
+}
+
+var errNoBatch = errors.New("no such batch")
+
+func (b *batchCall) send(method, at string, body io.Reader) (*http.Response, error) {
+	path := b.base.JoinPath("/v1/batches").String()
+	if method != http.MethodPost {
+		path += "/"
+	}
+	req, err := http.NewRequestWithContext(b.world.Ctx, method, path+at, body)
+	if err != nil {
+		return nil, fmt.Errorf("batch: %w", err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-ndjson")
+	}
+	resp, err := b.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("batch: %w%s", err, hint(err))
+	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusAccepted {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound && method == http.MethodGet {
+		return nil, fmt.Errorf("%w: %w", errNoBatch, refused(resp))
+	}
+	return nil, refused(resp)
+}
+
+func (b *batchCall) call(method, at string, body io.Reader) (*batch.Job, error) {
+	resp, err := b.send(method, at, body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	j := new(batch.Job)
+	if err := json.NewDecoder(resp.Body).Decode(j); err != nil {
+		return nil, fmt.Errorf("batch: read the answer of %s: %w", b.base, err)
+	}
+	return j, nil
+}
+
+// wait waits until a batch has ended, and reports how far it is.
+func (b *batchCall) wait(j *batch.Job) (*batch.Job, error) {
+	every, shown := 10*time.Second, time.Now()
+	if b.world.Terminal {
+		every = time.Second
+	}
+	for !j.Ended() {
+		if time.Since(shown) >= every {
+			shown = time.Now()
+			fmt.Fprintf(b.world.Stderr, "%d of %d requests answered\n", j.Done, j.Lines)
+		}
+		select {
+		case <-b.world.Ctx.Done():
+			return nil, fmt.Errorf("%w: batch %s goes on; run the same command again for its answers", b.world.Ctx.Err(), j.ID)
+		case <-time.After(batchLook):
+		}
+		next, err := b.call(http.MethodGet, j.ID, nil)
+		if err != nil {
+			return nil, err
+		}
+		j = next
+	}
+	return j, nil
+}
+
+// lineCounter counts newlines.
+type lineCounter int64
+
+func (n *lineCounter) Write(b []byte) (int, error) {
+	*n += lineCounter(bytes.Count(b, []byte{'\n'}))
+	return len(b), nil
+}
+
+// results writes the answers to a file, if all of them come.
+func (b *batchCall) results(j *batch.Job, out string) error {
+	resp, err := b.send(http.MethodGet, j.ID+"/results", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return durable.WriteFile(out, func(w io.Writer) error {
+		var n lineCounter
+		_, err := io.Copy(io.MultiWriter(w, &n), resp.Body)
+		if err == nil && int64(n) != j.Lines {
+			err = fmt.Errorf("batch: the server sent %d answers to %d requests: run the command again", n, j.Lines)
+		}
+		return err
+	})
+}
