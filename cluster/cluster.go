@@ -38,6 +38,7 @@ import (
 	"grebe/cluster/replica"
 	"grebe/generate"
 	"grebe/internal/tick"
+	"grebe/kv"
 	"grebe/route"
 	"grebe/schedule"
 	"grebe/serve"
@@ -301,7 +302,7 @@ func (c *Cluster) describe() member.Record {
 	if c.cfg.Limits != nil {
 		r.Keys = c.cfg.Limits.KeysDigest()
 	}
-	l := c.local.Load()
+	l, counted := c.local.Load(), map[*kv.Store]bool{} // models of a group share one
 	for i := range c.cfg.Models {
 		m := &c.cfg.Models[i]
 		o, ok := (*l).Offer(m.Name)
@@ -311,6 +312,11 @@ func (c *Cluster) describe() member.Record {
 		costs, s := schedule.DefaultCosts(schedule.PrefillModel{Row: 1}), peer.Space{Model: "-", Format: "-", Numerics: m.Numerics}
 		if o.Cache != nil {
 			costs, s = o.Cache.Costs(), c.fleets[m.Name].space(o.Cache)
+			if store := o.Cache.Store(); !counted[store] {
+				counted[store] = true
+				device, host := store.Memory()
+				r.Capacity.Device, r.Capacity.Host = r.Capacity.Device+device, r.Capacity.Host+host
+			}
 		}
 		costs.Model.Quality = schedule.Quality{}
 		r.Models = append(r.Models, member.Model{

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	"grebe/ahead"
@@ -35,27 +36,27 @@ func (c *Cluster) startPlacement() {
 }
 
 // owners returns the nodes that may own a model's items: those of the class that most nodes have, because others cannot use their KV.
-func (c *Cluster) owners(model string) []string {
+func (c *Cluster) owners(model string) []place.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.listed {
 		return nil
 	}
-	by, best := map[string][]string{}, ""
+	by, best := map[string][]place.Node{}, ""
 	for _, m := range c.members.Members() {
 		if !m.Has(member.Node) {
 			continue
 		}
 		for i := range m.Models {
 			if class := m.Models[i].Numerics; m.Models[i].Name == model {
-				by[class] = append(by[class], m.ID)
+				by[class] = append(by[class], place.Node{ID: m.ID, Memory: m.Capacity.Device + m.Capacity.Host})
 				if n := len(by[class]) - len(by[best]); best == "" || n > 0 || n == 0 && class < best {
 					best = class
 				}
 			}
 		}
 	}
-	slices.Sort(by[best])
+	slices.SortFunc(by[best], func(a, b place.Node) int { return strings.Compare(a.ID, b.ID) })
 	return by[best]
 }
 
@@ -68,7 +69,7 @@ func (c *Cluster) Index(model string) ahead.Share {
 	m := f.places.Load()
 	if m == nil || !place.Has(m, c.cfg.Node) {
 		// A node of another class than the owners' never becomes one, and cannot use their KV.
-		alone := m != nil && !slices.Contains(c.owners(f.model.Name), c.cfg.Node)
+		alone := m != nil && !slices.ContainsFunc(c.owners(f.model.Name), func(n place.Node) bool { return n.ID == c.cfg.Node })
 		return ahead.Share{Wait: !alone}
 	}
 	return ahead.Share{Epoch: m.Epoch, Mine: func(id string) bool { return place.Owner(m, id) == c.cfg.Node }}

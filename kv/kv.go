@@ -284,6 +284,19 @@ func (s *Store) SetHost(p *pool.Pool) error {
 // Top returns the tier of the top level, where computed entries go.
 func (s *Store) Top() plan.Tier { return s.top.place }
 
+// Memory returns the bytes of the device's and of the host's memory from which the store takes pages. Embeddings may use
+// a part of them.
+func (s *Store) Memory() (device, host int64) {
+	for _, l := range s.levels {
+		if l.place == plan.Device {
+			device += l.pool.Stats().Arena
+		} else {
+			host += l.pool.Stats().Arena
+		}
+	}
+	return device, host
+}
+
 // OnDrop has f called, without locks held, with the key and kind of every entry that is evicted from memory or deleted.
 // It MUST be called before the store is used.
 func (s *Store) OnDrop(f func(plan.Key, plan.Kind)) { s.dropped = f }

@@ -103,9 +103,14 @@ func (f *fleet) place() error {
 	return nil
 }
 
-// members returns the nodes as the map sees them. Nodes that are not part of the fleet own nothing.
+// members returns the nodes as the map sees them: with weights by their memory for items. Nodes that are not part of the
+// fleet own nothing.
 func (f *fleet) members() []placement.Member {
-	all := placement.Members(len(f.nodes))
+	all, memory := placement.Members(len(f.nodes)), make([]int64, len(f.nodes))
+	for i, n := range f.nodes {
+		memory[i] = cmp.Or(int64(f.scenario.Cache.ItemMemory), n.profile.DeviceBytes+n.profile.HostBytes)
+	}
+	placement.Weigh(all, memory)
 	for i, n := range f.nodes {
 		if !n.member {
 			all[i].Weight = 0

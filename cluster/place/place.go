@@ -55,39 +55,35 @@ type Planner struct {
 	away map[string]time.Time // since when members of the map are away
 }
 
-// Next returns the map that follows old, which may be nil, for the nodes that are there; or old itself if nothing changed. Nodes that come are
-// added at once, nodes that left after LeaveAfter. Without any node the last map stays.
-func (p *Planner) Next(now time.Time, old *placement.Map, there []string) (*placement.Map, error) {
-	names := slices.Clone(there)
-	if p.away == nil {
-		p.away = map[string]time.Time{}
+// Node is a node that may own items.
+type Node struct {
+	ID     string
+	Memory int64 // for KV, in bytes; 0: unknown
+}
+
+// Next returns the map that follows old, which may be nil, for the nodes that are there; or old itself if nothing
+// changed. Nodes that come are added at once, nodes that left after LeaveAfter. Nodes own items in proportion to their
+// memory. Without any node the last map stays.
+func (p *Planner) Next(now time.Time, old *placement.Map, there []Node) (*placement.Map, error) {
+	if len(there) == 0 {
+		p.absent(now, old, nil)
+		return old, nil
 	}
-	for _, id := range there {
-		delete(p.away, id)
+	members, memory := make([]placement.Member, len(there)), make([]int64, len(there))
+	for i, n := range there {
+		members[i].Name, memory[i] = n.ID, n.Memory
+		delete(p.away, n.ID)
 	}
+	placement.Weigh(members, memory)
 	epoch := uint64(1)
 	if old != nil {
 		epoch = old.Epoch + 1
-		for _, m := range old.Members() {
-			if slices.Contains(there, m.Name) {
-				continue
-			}
-			if _, ok := p.away[m.Name]; !ok {
-				p.away[m.Name] = now
-			}
-			if now.Sub(p.away[m.Name]) < LeaveAfter {
-				names = append(names, m.Name)
-			}
+		members = append(members, p.absent(now, old, there)...)
+		if old.Reweigh(members) {
+			return old, nil
 		}
 	}
-	slices.Sort(names)
-	if len(there) == 0 || old != nil && slices.EqualFunc(old.Members(), names, func(m placement.Member, n string) bool { return m.Name == n }) {
-		return old, nil
-	}
-	members := make([]placement.Member, len(names))
-	for i, n := range names {
-		members[i] = placement.Member{Name: n, Weight: 1}
-	}
+	slices.SortFunc(members, func(a, b placement.Member) int { return strings.Compare(a.Name, b.Name) })
 	m, err := placement.Hash(placement.Config{Epoch: epoch, Members: members, Parts: parts})
 	if err == nil {
 		for id := range p.away {
@@ -97,6 +93,29 @@ func (p *Planner) Next(now time.Time, old *placement.Map, there []string) (*plac
 		}
 	}
 	return m, err
+}
+
+// absent returns the members of a map that are away, but not for long enough to lose their items. Their weights are 0:
+// they keep their share.
+func (p *Planner) absent(now time.Time, old *placement.Map, there []Node) (out []placement.Member) {
+	if old == nil {
+		return nil
+	}
+	if p.away == nil {
+		p.away = map[string]time.Time{}
+	}
+	for _, m := range old.Members() {
+		if slices.ContainsFunc(there, func(n Node) bool { return n.ID == m.Name }) {
+			continue
+		}
+		if _, ok := p.away[m.Name]; !ok {
+			p.away[m.Name] = now
+		}
+		if now.Sub(p.away[m.Name]) < LeaveAfter {
+			out = append(out, placement.Member{Name: m.Name})
+		}
+	}
+	return out
 }
 
 // Key returns the key of a model's map, and Model the model of a key.

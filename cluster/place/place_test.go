@@ -21,6 +21,14 @@ func names(m *placement.Map) (out []string) {
 	return out
 }
 
+// nodes returns nodes of unknown size.
+func nodes(ids ...string) (out []Node) {
+	for _, id := range ids {
+		out = append(out, Node{ID: id})
+	}
+	return out
+}
+
 // A map follows those who come at once and those who leave after a while. A restart, and a cluster without nodes, move nothing.
 func TestPlanner(t *testing.T) {
 	var p Planner
@@ -46,7 +54,7 @@ func TestPlanner(t *testing.T) {
 		{200, nil, 5, []string{"a", "c", "d"}}, // nobody is there to own anything
 		{201, []string{"d"}, 6, []string{"d"}},
 	} {
-		next, err := p.Next(start.Add(s.at*time.Second), now, s.there)
+		next, err := p.Next(start.Add(s.at*time.Second), now, nodes(s.there...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,11 +77,11 @@ func TestPlanner(t *testing.T) {
 // A node more or less moves its own share of the items, and no others.
 func TestANodeMovesItsShare(t *testing.T) {
 	var p Planner
-	three, err := p.Next(time.Time{}, nil, []string{"a", "b", "c"})
+	three, err := p.Next(time.Time{}, nil, nodes("a", "b", "c"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	four, err := p.Next(time.Time{}, three, []string{"a", "b", "c", "d"})
+	four, err := p.Next(time.Time{}, three, nodes("a", "b", "c", "d"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +102,41 @@ func TestANodeMovesItsShare(t *testing.T) {
 	for _, n := range names(four) {
 		if real, told := float64(own[n])/items, Share(four, n); real-told > .02 || told-real > .02 || told < .22 || told > .28 {
 			t.Errorf("%s owns %.3f of the items, and Share says %.3f", n, real, told)
+		}
+	}
+}
+
+// Nodes own items in proportion to their memory. Small changes of it move nothing, also while a node is away and the
+// others are upgraded from a version that does not report memory.
+func TestNodesOwnByMemory(t *testing.T) {
+	var p Planner
+	start := time.Unix(0, 0)
+	var now *placement.Map
+	for _, s := range []struct {
+		at    time.Duration
+		there []Node
+		epoch uint64
+		want  map[string]float64 // shares of the items
+	}{
+		{0, nodes("a", "b", "c"), 1, map[string]float64{"a": 1. / 3, "b": 1. / 3, "c": 1. / 3}},
+		{1, []Node{{"a", 64 << 30}, {"b", 64 << 30}}, 1, map[string]float64{"a": 1. / 3, "b": 1. / 3, "c": 1. / 3}},
+		{2, []Node{{"a", 64 << 30}, {"b", 60 << 30}, {"c", 0}}, 1, map[string]float64{"a": 1. / 3, "b": 1. / 3, "c": 1. / 3}},
+		{3, []Node{{"a", 64 << 30}, {"b", 64 << 30}, {"c", 16 << 30}}, 2, map[string]float64{"a": 4. / 9, "b": 4. / 9, "c": 1. / 9}},
+		{4, []Node{{"a", 64 << 30}, {"b", 64 << 30}}, 2, map[string]float64{"a": 4. / 9, "b": 4. / 9, "c": 1. / 9}},
+		{40, []Node{{"a", 64 << 30}, {"b", 64 << 30}}, 3, map[string]float64{"a": .5, "b": .5}},
+		{41, []Node{{"a", 64 << 30}, {"b", 64 << 30}, {"d", 128 << 30}}, 4, map[string]float64{"a": .25, "b": .25, "d": .5}},
+	} {
+		var err error
+		if now, err = p.Next(start.Add(s.at*time.Second), now, s.there); err != nil {
+			t.Fatal(err)
+		}
+		if now.Epoch != s.epoch || len(now.Members()) != len(s.want) {
+			t.Fatalf("at %d s: epoch %d of %v, want %d of %v", s.at, now.Epoch, now.Members(), s.epoch, s.want)
+		}
+		for id, want := range s.want {
+			if got := Share(now, id); got < want-.03 || got > want+.03 {
+				t.Errorf("at %d s: %s owns %.3f of the items, want about %.3f", s.at, id, got, want)
+			}
 		}
 	}
 }
@@ -134,10 +177,10 @@ func TestMapsArePublished(t *testing.T) {
 		run := func(self string) (stop func()) {
 			ctx, cancel := context.WithCancel(ctx)
 			done := make(chan struct{})
-			j := &Job{Self: self, Coordinator: s.Open(), Models: []string{"m"}, Log: log, Nodes: func(string) []string {
+			j := &Job{Self: self, Coordinator: s.Open(), Models: []string{"m"}, Log: log, Nodes: func(string) []Node {
 				mu.Lock()
 				defer mu.Unlock()
-				return slices.Clone(there)
+				return nodes(there...)
 			}}
 			wg.Go(func() {
 				defer close(done)

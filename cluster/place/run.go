@@ -18,7 +18,7 @@ type Job struct {
 	Coordinator coord.Coordinator
 	Models      []string
 	// Nodes returns the nodes that serve a model; nil: the members are not known yet.
-	Nodes func(model string) []string
+	Nodes func(model string) []Node
 	TTL   time.Duration // of the leader's term; default 10 s
 	Every time.Duration // between two looks at the nodes; default 1 s
 	Log   *slog.Logger
