@@ -116,6 +116,23 @@ type RecommendRequest struct {
 	Temperature float64                       `json:"temperature,omitempty"` // above 0: paths are sampled without replacement
 	Seed        *uint64                       `json:"seed,omitempty"`        // of the samples; nil: the server draws one
 	Fallback    string                        `json:"fallback,omitempty"`    // popular: for users of whom nothing is known
+	Rank        *RankFound                    `json:"rank,omitempty"`        // nil: the found items are not ranked
+}
+
+// RankFound says how the items that were found are ranked before they come back.
+type RankFound struct {
+	Model      string `json:"model,omitempty"`      // empty: the one that generates
+	Candidates int    `json:"candidates,omitempty"` // to find and rank; 0: n
+	Prefix     string `json:"prefix,omitempty"`     // as of RankRequest; empty: user
+}
+
+// RankedBy says how items that were found were ranked.
+type RankedBy struct {
+	Model      string `json:"model"`
+	Prefix     string `json:"prefix"`
+	Candidates int    `json:"candidates"`
+	Usage      Usage  `json:"usage"`
+	Timing     Timing `json:"timing_ms"`
 }
 
 // RecommendResponse is items of the catalog, best first.
@@ -129,6 +146,7 @@ type RecommendResponse struct {
 	CatalogVersion string        `json:"catalog_version"`
 	Seed           *uint64       `json:"seed"`     // of a sampled answer
 	Fallback       string        `json:"fallback"` // popular: the results are items with many events
+	Ranked         *RankedBy     `json:"ranked"`   // nil: they were not ranked
 	Usage          Usage         `json:"usage"`
 	Timing         Timing        `json:"timing_ms"`
 	Notes          []string      `json:"notes"` // as of RankResponse
@@ -140,6 +158,8 @@ type Recommended struct {
 	Codes []int32 `json:"codes"`
 	Score float64 `json:"score"`
 	Boost float64 `json:"boost"` // part of Score
+	// RankScore is of results that were ranked.
+	RankScore *float64 `json:"rank_score"`
 }
 
 // Usage counts tokens: prompt = user + item + instruction = cached + computed. Computed tokens passed all layers.

@@ -33,8 +33,16 @@ const (
 // maxExcluded bounds the bytes of an id in exclude. The catalog has no longer ones.
 const maxExcluded = 512
 
-// Recommend generates items of the catalog for a user.
+// Recommend generates items of the catalog for a user, and ranks them if the request says so.
 func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	if req.Rank != nil {
+		return s.findAndRank(ctx, req)
+	}
+	return s.find(ctx, req)
+}
+
+// find generates items of the catalog.
+func (s *Service) find(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	sizes := func(c *call) (*reuse.Sizes, error) {
 		if cold, err := s.cold(c, req); cold || err != nil {
 			return nil, err // nothing is computed

@@ -143,7 +143,8 @@ func (d runnerDo) Do(ctx context.Context, j *engine.Job) (*engine.Result, error)
 
 func codeBuilder(t *testing.T, depth int, instructed bool) *prompt.Builder {
 	t.Helper()
-	cfg := prompt.Config{Preamble: prompt.Text{Tokens: preamble}, User: "{text}{history}", Separator: "|"}
+	cfg := prompt.Config{Preamble: prompt.Text{Tokens: preamble}, User: "{text}{history}", Separator: "|",
+		Instruction: prompt.Text{Tokens: instruction}}
 	if instructed {
 		cfg.GenerateInstruction = prompt.Text{Tokens: instruction}
 	}

@@ -52,6 +52,9 @@ func DecodeRecommend(in []byte) (*grebev1.RecommendRequest, error) {
 				m.Temperature = d.float()
 			case "seed":
 				m.Seed = new(uint64(d.integer(0, MaxSeed)))
+			case "rank":
+				m.Rank = &grebev1.RankFound{}
+				d.rankFound(m.Rank)
 			case "fallback":
 				m.Fallback = d.string()
 			case "deadline_ms":
@@ -64,6 +67,22 @@ func DecodeRecommend(in []byte) (*grebev1.RecommendRequest, error) {
 		})
 	})
 	return m, err
+}
+
+// rankFound reads how found items are ranked.
+func (d *decoder) rankFound(m *grebev1.RankFound) {
+	d.object(func(key string) {
+		switch key {
+		case "model":
+			m.Model = d.string()
+		case "candidates":
+			m.Candidates = int32(d.integer(1, MaxResults))
+		case "prefix":
+			m.Prefix = d.string()
+		default:
+			d.unknown()
+		}
+	})
 }
 
 // quota reads the most results of a value of each attribute.
@@ -121,6 +140,9 @@ func EncodeRecommend(m *grebev1.RecommendResponse) []byte {
 				if r.Boost != 0 {
 					w.float("boost", r.Boost)
 				}
+				if r.RankScore != nil {
+					w.float("rank_score", *r.RankScore)
+				}
 			})
 		})
 		if m.Fallback != "" {
@@ -136,6 +158,15 @@ func EncodeRecommend(m *grebev1.RecommendResponse) []byte {
 		w.string("catalog_version", m.CatalogVersion)
 		w.object("usage", func() { w.usage(m.Usage) })
 		w.object("timing_ms", func() { w.timing(m.TimingMs) })
+		if by := m.Ranked; by != nil {
+			w.object("ranked", func() {
+				w.string("model", by.Model)
+				w.string("prefix", by.Prefix)
+				w.int("candidates", int64(by.Candidates))
+				w.object("usage", func() { w.usage(by.Usage) })
+				w.object("timing_ms", func() { w.timing(by.TimingMs) })
+			})
+		}
 		w.notes(m.Notes)
 	})
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":128,"top_k":64,"exclude":["i3","é"],"exclude_seen":true,
- "filter":{"category":["toys","games"],"":[]},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular","deadline_ms":200,"request_id":"r"}`
+ "filter":{"category":["toys","games"],"":[]},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular","rank":{"model":"r","candidates":50,"prefix":"auto"},"deadline_ms":200,"request_id":"r"}`
 
 func TestDecodeRecommend(t *testing.T) {
 	got, err := DecodeRecommend([]byte(fullRecommend))
@@ -24,6 +24,7 @@ func TestDecodeRecommend(t *testing.T) {
 		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"}, ExcludeSeen: true,
 		Filter:     map[string]*grebev1.Values{"category": {Values: []string{"toys", "games"}}, "": {}},
 		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)), Fallback: "popular",
+		Rank:  &grebev1.RankFound{Model: "r", Candidates: 50, Prefix: "auto"},
 		Boost: map[string]*grebev1.Boosts{"category": {Values: map[string]float64{"toys": 0.5, "games": -1}}},
 	}
 	if err != nil || !proto.Equal(got, want) {
@@ -45,6 +46,8 @@ func TestDecodeRecommend(t *testing.T) {
 		{`{"boost":{"a":1}}`, "boost.a", "not a number"},
 		{`{"boost":{"a":{"b":"1"}}}`, "boost.a.b", "not a string"},
 		{strings.TrimSuffix(boosts, ",") + `}}}`, "boost.a.256", "more than 256"},
+		{`{"rank":{"candidates":0}}`, "rank.candidates", "between 1 and 10000"},
+		{`{"rank":{"top_k":1}}`, "rank.top_k", "unknown field"},
 		{`{"temperature":"1"}`, "temperature", "not a string"},
 		{`{"temperature":1e999}`, "temperature", "out of range"},
 		{`{"seed":-1}`, "seed", "between"},
@@ -94,6 +97,13 @@ type stdRecommend struct {
 	Temperature float64                       `json:"temperature"`
 	Seed        *uint64                       `json:"seed"`
 	Fallback    string                        `json:"fallback"`
+	Rank        *stdRankFound                 `json:"rank"`
+}
+
+type stdRankFound struct {
+	Model      string `json:"model"`
+	Candidates int32  `json:"candidates"`
+	Prefix     string `json:"prefix"`
 }
 
 // agreeRecommend checks an accepted request against encoding/json.
@@ -105,6 +115,9 @@ func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
 	}
 	own := stdRecommend{Model: m.Model, N: m.N, BeamWidth: m.BeamWidth, TopK: m.TopK, Exclude: m.Exclude, ExcludeSeen: m.ExcludeSeen,
 		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed, Fallback: m.Fallback}
+	if k := m.Rank; k != nil {
+		own.Rank = &stdRankFound{k.Model, k.Candidates, k.Prefix}
+	}
 	if m.Boost != nil {
 		own.Boost = map[string]map[string]float64{}
 	}

@@ -831,6 +831,7 @@ type RecommendRequest struct {
 	Temperature   float64                `protobuf:"fixed64,13,opt,name=temperature,proto3" json:"temperature,omitempty"`                                                              // 0: the most probable paths; 0.001 to 100: paths are sampled without replacement, in the order drawn
 	Seed          *uint64                `protobuf:"varint,14,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                                                                       // of the samples, 0 to 2^63-1: equal seeds draw equally; drawn by the server when absent
 	Fallback      string                 `protobuf:"bytes,15,opt,name=fallback,proto3" json:"fallback,omitempty"`                                                                      // popular: users of whom nothing is known get the items that have most events
+	Rank          *RankFound             `protobuf:"bytes,16,opt,name=rank,proto3" json:"rank,omitempty"`                                                                              // rank the found items; nothing is ranked when absent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -970,6 +971,74 @@ func (x *RecommendRequest) GetFallback() string {
 	return ""
 }
 
+func (x *RecommendRequest) GetRank() *RankFound {
+	if x != nil {
+		return x.Rank
+	}
+	return nil
+}
+
+// RankFound says how the items that were found are ranked before they come back.
+type RankFound struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`            // that ranks; the one that generates when empty
+	Candidates    int32                  `protobuf:"varint,2,opt,name=candidates,proto3" json:"candidates,omitempty"` // items to find and rank, 1 to 10000; 0: n
+	Prefix        string                 `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`          // as of RankRequest; user when empty, which reuses the KV of the user
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankFound) Reset() {
+	*x = RankFound{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankFound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankFound) ProtoMessage() {}
+
+func (x *RankFound) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankFound.ProtoReflect.Descriptor instead.
+func (*RankFound) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RankFound) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RankFound) GetCandidates() int32 {
+	if x != nil {
+		return x.Candidates
+	}
+	return 0
+}
+
+func (x *RankFound) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
 // Boosts are numbers by value of an attribute.
 type Boosts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -980,7 +1049,7 @@ type Boosts struct {
 
 func (x *Boosts) Reset() {
 	*x = Boosts{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1061,7 @@ func (x *Boosts) String() string {
 func (*Boosts) ProtoMessage() {}
 
 func (x *Boosts) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1074,7 @@ func (x *Boosts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Boosts.ProtoReflect.Descriptor instead.
 func (*Boosts) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Boosts) GetValues() map[string]float64 {
@@ -1028,6 +1097,7 @@ type RecommendResponse struct {
 	Notes          []string               `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`                                // as of RankResponse
 	ShortReason    string                 `protobuf:"bytes,15,opt,name=short_reason,json=shortReason,proto3" json:"short_reason,omitempty"` // catalog: no more items are eligible; beam: more are, but the search kept too few paths
 	Seed           *uint64                `protobuf:"varint,16,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                           // of a sampled answer
+	Ranked         *RankedBy              `protobuf:"bytes,18,opt,name=ranked,proto3" json:"ranked,omitempty"`                              // how the results were ranked; absent when they were not
 	Fallback       string                 `protobuf:"bytes,17,opt,name=fallback,proto3" json:"fallback,omitempty"`                          // popular: the results are items with many events; score is the log of an item's share of them
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1035,7 +1105,7 @@ type RecommendResponse struct {
 
 func (x *RecommendResponse) Reset() {
 	*x = RecommendResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1117,7 @@ func (x *RecommendResponse) String() string {
 func (*RecommendResponse) ProtoMessage() {}
 
 func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1130,7 @@ func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendResponse.ProtoReflect.Descriptor instead.
 func (*RecommendResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RecommendResponse) GetModel() string {
@@ -1140,6 +1210,13 @@ func (x *RecommendResponse) GetSeed() uint64 {
 	return 0
 }
 
+func (x *RecommendResponse) GetRanked() *RankedBy {
+	if x != nil {
+		return x.Ranked
+	}
+	return nil
+}
+
 func (x *RecommendResponse) GetFallback() string {
 	if x != nil {
 		return x.Fallback
@@ -1151,16 +1228,17 @@ func (x *RecommendResponse) GetFallback() string {
 type Recommended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Codes         []int32                `protobuf:"varint,2,rep,packed,name=codes,proto3" json:"codes,omitempty"` // its semantic ID
-	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`       // log-probability of the path, over what the catalog's items have, with the item's boost added
-	Boost         float64                `protobuf:"fixed64,4,opt,name=boost,proto3" json:"boost,omitempty"`       // part of the score; absent when 0
+	Codes         []int32                `protobuf:"varint,2,rep,packed,name=codes,proto3" json:"codes,omitempty"`                          // its semantic ID
+	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`                                // log-probability of the path, over what the catalog's items have, with the item's boost added
+	Boost         float64                `protobuf:"fixed64,4,opt,name=boost,proto3" json:"boost,omitempty"`                                // part of the score; absent when 0
+	RankScore     *float64               `protobuf:"fixed64,5,opt,name=rank_score,json=rankScore,proto3,oneof" json:"rank_score,omitempty"` // of results that were ranked, which are in its order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Recommended) Reset() {
 	*x = Recommended{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1250,7 @@ func (x *Recommended) String() string {
 func (*Recommended) ProtoMessage() {}
 
 func (x *Recommended) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1263,7 @@ func (x *Recommended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recommended.ProtoReflect.Descriptor instead.
 func (*Recommended) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Recommended) GetId() string {
@@ -1216,6 +1294,90 @@ func (x *Recommended) GetBoost() float64 {
 	return 0
 }
 
+func (x *Recommended) GetRankScore() float64 {
+	if x != nil && x.RankScore != nil {
+		return *x.RankScore
+	}
+	return 0
+}
+
+// RankedBy says how items that were found were ranked.
+type RankedBy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Usage         *Usage                 `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`
+	TimingMs      *Timing                `protobuf:"bytes,4,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
+	Candidates    int32                  `protobuf:"varint,5,opt,name=candidates,proto3" json:"candidates,omitempty"` // items that were ranked
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankedBy) Reset() {
+	*x = RankedBy{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankedBy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankedBy) ProtoMessage() {}
+
+func (x *RankedBy) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankedBy.ProtoReflect.Descriptor instead.
+func (*RankedBy) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RankedBy) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RankedBy) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *RankedBy) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *RankedBy) GetTimingMs() *Timing {
+	if x != nil {
+		return x.TimingMs
+	}
+	return nil
+}
+
+func (x *RankedBy) GetCandidates() int32 {
+	if x != nil {
+		return x.Candidates
+	}
+	return 0
+}
+
 // Usage counts tokens: prompt = user + item + instruction = cached + computed. What belongs to
 // neither user nor items (preamble, lead-in, instruction, discriminants) counts as instruction.
 // A token counts as computed if it passed all layers of the model, and as cached otherwise.
@@ -1241,7 +1403,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1415,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1428,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1361,7 +1523,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1535,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1548,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Sources) GetDevice() int32 {
@@ -1444,7 +1606,7 @@ type Timing struct {
 
 func (x *Timing) Reset() {
 	*x = Timing{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1618,7 @@ func (x *Timing) String() string {
 func (*Timing) ProtoMessage() {}
 
 func (x *Timing) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1631,7 @@ func (x *Timing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timing.ProtoReflect.Descriptor instead.
 func (*Timing) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Timing) GetQueue() float64 {
@@ -1511,7 +1673,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1685,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1698,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Input) GetText() string {
@@ -1568,7 +1730,7 @@ type ScoreRequest struct {
 
 func (x *ScoreRequest) Reset() {
 	*x = ScoreRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1742,7 @@ func (x *ScoreRequest) String() string {
 func (*ScoreRequest) ProtoMessage() {}
 
 func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1755,7 @@ func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreRequest.ProtoReflect.Descriptor instead.
 func (*ScoreRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ScoreRequest) GetModel() string {
@@ -1650,7 +1812,7 @@ type ScoreResponse struct {
 
 func (x *ScoreResponse) Reset() {
 	*x = ScoreResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1824,7 @@ func (x *ScoreResponse) String() string {
 func (*ScoreResponse) ProtoMessage() {}
 
 func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1837,7 @@ func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreResponse.ProtoReflect.Descriptor instead.
 func (*ScoreResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ScoreResponse) GetObject() string {
@@ -1716,7 +1878,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1890,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1903,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Scores) GetValues() []float64 {
@@ -1765,7 +1927,7 @@ type CompatibleUsage struct {
 
 func (x *CompatibleUsage) Reset() {
 	*x = CompatibleUsage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1939,7 @@ func (x *CompatibleUsage) String() string {
 func (*CompatibleUsage) ProtoMessage() {}
 
 func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1952,7 @@ func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompatibleUsage.ProtoReflect.Descriptor instead.
 func (*CompatibleUsage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CompatibleUsage) GetPromptTokens() int32 {
@@ -1838,7 +2000,7 @@ type PromptDetails struct {
 
 func (x *PromptDetails) Reset() {
 	*x = PromptDetails{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +2012,7 @@ func (x *PromptDetails) String() string {
 func (*PromptDetails) ProtoMessage() {}
 
 func (x *PromptDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +2025,7 @@ func (x *PromptDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptDetails.ProtoReflect.Descriptor instead.
 func (*PromptDetails) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PromptDetails) GetCachedTokens() int32 {
@@ -1886,7 +2048,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +2060,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2073,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -1962,7 +2124,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2136,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2149,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -2037,7 +2199,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2211,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2224,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -2094,7 +2256,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2106,7 +2268,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2119,7 +2281,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 type ListModelsResponse struct {
@@ -2132,7 +2294,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2306,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2319,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -2195,7 +2357,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2369,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2382,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Model) GetId() string {
@@ -2322,7 +2484,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2496,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2509,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Rollout) GetState() string {
@@ -2407,7 +2569,7 @@ type RolloutNode struct {
 
 func (x *RolloutNode) Reset() {
 	*x = RolloutNode{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2581,7 @@ func (x *RolloutNode) String() string {
 func (*RolloutNode) ProtoMessage() {}
 
 func (x *RolloutNode) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2594,7 @@ func (x *RolloutNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutNode.ProtoReflect.Descriptor instead.
 func (*RolloutNode) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RolloutNode) GetId() string {
@@ -2493,7 +2655,7 @@ type Reload struct {
 
 func (x *Reload) Reset() {
 	*x = Reload{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2667,7 @@ func (x *Reload) String() string {
 func (*Reload) ProtoMessage() {}
 
 func (x *Reload) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2680,7 @@ func (x *Reload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reload.ProtoReflect.Descriptor instead.
 func (*Reload) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Reload) GetState() string {
@@ -2582,7 +2744,7 @@ type ReloadModelRequest struct {
 
 func (x *ReloadModelRequest) Reset() {
 	*x = ReloadModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2756,7 @@ func (x *ReloadModelRequest) String() string {
 func (*ReloadModelRequest) ProtoMessage() {}
 
 func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2769,7 @@ func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
 func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReloadModelRequest) GetModel() string {
@@ -2643,7 +2805,7 @@ type RollbackModelRequest struct {
 
 func (x *RollbackModelRequest) Reset() {
 	*x = RollbackModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2817,7 @@ func (x *RollbackModelRequest) String() string {
 func (*RollbackModelRequest) ProtoMessage() {}
 
 func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2830,7 @@ func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
 func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RollbackModelRequest) GetModel() string {
@@ -2703,7 +2865,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2877,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2890,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -2764,7 +2926,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2938,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +2951,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -2880,7 +3042,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +3054,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +3067,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2984,7 +3146,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3158,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3171,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -3058,7 +3220,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3232,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3245,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -3157,7 +3319,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3169,7 +3331,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3182,7 +3344,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{41}
 }
 
 type ActivateCatalogRequest struct {
@@ -3196,7 +3358,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3208,7 +3370,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3221,7 +3383,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -3254,7 +3416,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3428,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3441,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{41}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -3303,7 +3465,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3315,7 +3477,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3328,7 +3490,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{42}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -3384,7 +3546,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3558,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3571,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{43}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -3567,7 +3729,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\n" +
 	"TasksEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xf8\x05\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa1\x06\n" +
 	"\x10RecommendRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
@@ -3587,7 +3749,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05boost\x18\f \x03(\v2%.grebe.v1.RecommendRequest.BoostEntryR\x05boost\x12 \n" +
 	"\vtemperature\x18\r \x01(\x01R\vtemperature\x12\x17\n" +
 	"\x04seed\x18\x0e \x01(\x04H\x00R\x04seed\x88\x01\x01\x12\x1a\n" +
-	"\bfallback\x18\x0f \x01(\tR\bfallback\x1aK\n" +
+	"\bfallback\x18\x0f \x01(\tR\bfallback\x12'\n" +
+	"\x04rank\x18\x10 \x01(\v2\x13.grebe.v1.RankFoundR\x04rank\x1aK\n" +
 	"\vFilterEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
 	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\x1a8\n" +
@@ -3599,12 +3762,18 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"BoostEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
 	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.BoostsR\x05value:\x028\x01B\a\n" +
-	"\x05_seed\"y\n" +
+	"\x05_seed\"Y\n" +
+	"\tRankFound\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x02 \x01(\x05R\n" +
+	"candidates\x12\x16\n" +
+	"\x06prefix\x18\x03 \x01(\tR\x06prefix\"y\n" +
 	"\x06Boosts\x124\n" +
 	"\x06values\x18\x01 \x03(\v2\x1c.grebe.v1.Boosts.ValuesEntryR\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x99\x03\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xc5\x03\n" +
 	"\x11RecommendResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3617,14 +3786,26 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12\x14\n" +
 	"\x05notes\x18\x14 \x03(\tR\x05notes\x12!\n" +
 	"\fshort_reason\x18\x0f \x01(\tR\vshortReason\x12\x17\n" +
-	"\x04seed\x18\x10 \x01(\x04H\x00R\x04seed\x88\x01\x01\x12\x1a\n" +
+	"\x04seed\x18\x10 \x01(\x04H\x00R\x04seed\x88\x01\x01\x12*\n" +
+	"\x06ranked\x18\x12 \x01(\v2\x12.grebe.v1.RankedByR\x06ranked\x12\x1a\n" +
 	"\bfallback\x18\x11 \x01(\tR\bfallbackB\a\n" +
-	"\x05_seed\"_\n" +
+	"\x05_seed\"\x92\x01\n" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05codes\x18\x02 \x03(\x05R\x05codes\x12\x14\n" +
 	"\x05score\x18\x03 \x01(\x01R\x05score\x12\x14\n" +
-	"\x05boost\x18\x04 \x01(\x01R\x05boost\"\xab\x03\n" +
+	"\x05boost\x18\x04 \x01(\x01R\x05boost\x12\"\n" +
+	"\n" +
+	"rank_score\x18\x05 \x01(\x01H\x00R\trankScore\x88\x01\x01B\r\n" +
+	"\v_rank_score\"\xae\x01\n" +
+	"\bRankedBy\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12%\n" +
+	"\x05usage\x18\x03 \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
+	"\ttiming_ms\x18\x04 \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x05 \x01(\x05R\n" +
+	"candidates\"\xab\x03\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\x05R\fcachedTokens\x12'\n" +
@@ -3842,7 +4023,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -3855,112 +4036,118 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Part)(nil),                   // 8: grebe.v1.Part
 	(*Ranked)(nil),                 // 9: grebe.v1.Ranked
 	(*RecommendRequest)(nil),       // 10: grebe.v1.RecommendRequest
-	(*Boosts)(nil),                 // 11: grebe.v1.Boosts
-	(*RecommendResponse)(nil),      // 12: grebe.v1.RecommendResponse
-	(*Recommended)(nil),            // 13: grebe.v1.Recommended
-	(*Usage)(nil),                  // 14: grebe.v1.Usage
-	(*Sources)(nil),                // 15: grebe.v1.Sources
-	(*Timing)(nil),                 // 16: grebe.v1.Timing
-	(*Input)(nil),                  // 17: grebe.v1.Input
-	(*ScoreRequest)(nil),           // 18: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),          // 19: grebe.v1.ScoreResponse
-	(*Scores)(nil),                 // 20: grebe.v1.Scores
-	(*CompatibleUsage)(nil),        // 21: grebe.v1.CompatibleUsage
-	(*PromptDetails)(nil),          // 22: grebe.v1.PromptDetails
-	(*RerankRequest)(nil),          // 23: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),         // 24: grebe.v1.RerankResponse
-	(*Relevance)(nil),              // 25: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),      // 26: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),     // 27: grebe.v1.ListModelsResponse
-	(*Model)(nil),                  // 28: grebe.v1.Model
-	(*Rollout)(nil),                // 29: grebe.v1.Rollout
-	(*RolloutNode)(nil),            // 30: grebe.v1.RolloutNode
-	(*Reload)(nil),                 // 31: grebe.v1.Reload
-	(*ReloadModelRequest)(nil),     // 32: grebe.v1.ReloadModelRequest
-	(*RollbackModelRequest)(nil),   // 33: grebe.v1.RollbackModelRequest
-	(*AppendEventsRequest)(nil),    // 34: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 35: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 36: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 37: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 38: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 39: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 40: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 41: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 42: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 43: grebe.v1.Snapshot
-	nil,                            // 44: grebe.v1.Item.AttributesEntry
-	nil,                            // 45: grebe.v1.Event.FeaturesEntry
-	nil,                            // 46: grebe.v1.Ranked.TasksEntry
-	nil,                            // 47: grebe.v1.RecommendRequest.FilterEntry
-	nil,                            // 48: grebe.v1.RecommendRequest.QuotaEntry
-	nil,                            // 49: grebe.v1.RecommendRequest.BoostEntry
-	nil,                            // 50: grebe.v1.Boosts.ValuesEntry
+	(*RankFound)(nil),              // 11: grebe.v1.RankFound
+	(*Boosts)(nil),                 // 12: grebe.v1.Boosts
+	(*RecommendResponse)(nil),      // 13: grebe.v1.RecommendResponse
+	(*Recommended)(nil),            // 14: grebe.v1.Recommended
+	(*RankedBy)(nil),               // 15: grebe.v1.RankedBy
+	(*Usage)(nil),                  // 16: grebe.v1.Usage
+	(*Sources)(nil),                // 17: grebe.v1.Sources
+	(*Timing)(nil),                 // 18: grebe.v1.Timing
+	(*Input)(nil),                  // 19: grebe.v1.Input
+	(*ScoreRequest)(nil),           // 20: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),          // 21: grebe.v1.ScoreResponse
+	(*Scores)(nil),                 // 22: grebe.v1.Scores
+	(*CompatibleUsage)(nil),        // 23: grebe.v1.CompatibleUsage
+	(*PromptDetails)(nil),          // 24: grebe.v1.PromptDetails
+	(*RerankRequest)(nil),          // 25: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 26: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 27: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 28: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 29: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 30: grebe.v1.Model
+	(*Rollout)(nil),                // 31: grebe.v1.Rollout
+	(*RolloutNode)(nil),            // 32: grebe.v1.RolloutNode
+	(*Reload)(nil),                 // 33: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 34: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 35: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 36: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 37: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 38: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 39: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 40: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 41: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 42: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 43: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 44: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 45: grebe.v1.Snapshot
+	nil,                            // 46: grebe.v1.Item.AttributesEntry
+	nil,                            // 47: grebe.v1.Event.FeaturesEntry
+	nil,                            // 48: grebe.v1.Ranked.TasksEntry
+	nil,                            // 49: grebe.v1.RecommendRequest.FilterEntry
+	nil,                            // 50: grebe.v1.RecommendRequest.QuotaEntry
+	nil,                            // 51: grebe.v1.RecommendRequest.BoostEntry
+	nil,                            // 52: grebe.v1.Boosts.ValuesEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	44, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	46, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	45, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	47, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
 	9,  // 6: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	14, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	16, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	16, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	18, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	8,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
 	7,  // 10: grebe.v1.RankResponse.route:type_name -> grebe.v1.Route
-	46, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	48, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
 	2,  // 12: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	47, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	48, // 14: grebe.v1.RecommendRequest.quota:type_name -> grebe.v1.RecommendRequest.QuotaEntry
-	49, // 15: grebe.v1.RecommendRequest.boost:type_name -> grebe.v1.RecommendRequest.BoostEntry
-	50, // 16: grebe.v1.Boosts.values:type_name -> grebe.v1.Boosts.ValuesEntry
-	13, // 17: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	14, // 18: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	16, // 19: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	15, // 20: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	17, // 21: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	17, // 22: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	20, // 23: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	21, // 24: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	22, // 25: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
-	25, // 26: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	21, // 27: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	28, // 28: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	31, // 29: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	29, // 30: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
-	30, // 31: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
-	3,  // 32: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	37, // 33: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	43, // 34: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	42, // 35: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 36: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 37: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	11, // 38: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
-	4,  // 39: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	10, // 40: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	18, // 41: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	23, // 42: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	26, // 43: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	32, // 44: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	33, // 45: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	39, // 46: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	40, // 47: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	41, // 48: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	6,  // 49: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	12, // 50: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	19, // 51: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	24, // 52: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	27, // 53: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	28, // 54: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	28, // 55: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	38, // 56: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	38, // 57: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	38, // 58: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	49, // [49:59] is the sub-list for method output_type
-	39, // [39:49] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	49, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	50, // 14: grebe.v1.RecommendRequest.quota:type_name -> grebe.v1.RecommendRequest.QuotaEntry
+	51, // 15: grebe.v1.RecommendRequest.boost:type_name -> grebe.v1.RecommendRequest.BoostEntry
+	11, // 16: grebe.v1.RecommendRequest.rank:type_name -> grebe.v1.RankFound
+	52, // 17: grebe.v1.Boosts.values:type_name -> grebe.v1.Boosts.ValuesEntry
+	14, // 18: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	16, // 19: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	18, // 20: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	15, // 21: grebe.v1.RecommendResponse.ranked:type_name -> grebe.v1.RankedBy
+	16, // 22: grebe.v1.RankedBy.usage:type_name -> grebe.v1.Usage
+	18, // 23: grebe.v1.RankedBy.timing_ms:type_name -> grebe.v1.Timing
+	17, // 24: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	19, // 25: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	19, // 26: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	22, // 27: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	23, // 28: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	24, // 29: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
+	27, // 30: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	23, // 31: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	30, // 32: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	33, // 33: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	31, // 34: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
+	32, // 35: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
+	3,  // 36: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	39, // 37: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	45, // 38: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	44, // 39: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 40: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 41: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	12, // 42: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
+	4,  // 43: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	10, // 44: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	20, // 45: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	25, // 46: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	28, // 47: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	34, // 48: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	35, // 49: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	41, // 50: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	42, // 51: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	43, // 52: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 53: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	13, // 54: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	21, // 55: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	26, // 56: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	29, // 57: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	30, // 58: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	30, // 59: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	40, // 60: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	40, // 61: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	40, // 62: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	53, // [53:63] is the sub-list for method output_type
+	43, // [43:53] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3972,17 +4159,18 @@ func file_grebe_v1_grebe_proto_init() {
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[5].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[10].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[12].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[17].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[23].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[13].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[14].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[19].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[25].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -88,7 +88,7 @@ class Client:
         """Generates items of the catalog for a user.
 
         `fields` are others of the request: model, beam_width, exclude, exclude_seen, filter, quota, boost, temperature,
-        seed, fallback, deadline_ms.
+        seed, fallback, rank, deadline_ms.
         """
         body = {"user": _named(user), "n": n, **fields}
         return _messages.recommend_response(self.call("POST", "/v1/recommend", body, timeout=timeout))

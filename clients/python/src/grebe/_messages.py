@@ -68,6 +68,7 @@ class Recommended:
     codes: List[int]
     score: float
     boost: float = 0.0  #: part of the score
+    rank_score: Optional[float] = None  #: of results that were ranked
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ def rank_response(m: Json) -> RankResponse:
 
 def recommend_response(m: Json) -> RecommendResponse:
     results = [
-        Recommended(r["id"], r.get("codes") or [], r["score"], r.get("boost", 0.0)) for r in m.get("results") or []
+        Recommended(r["id"], r.get("codes") or [], r["score"], r.get("boost", 0.0), r.get("rank_score"))
+        for r in m.get("results") or []
     ]
     return RecommendResponse(
         m.get("model", ""), m.get("request_id", ""), m.get("catalog_version", ""), results, m.get("short", False),
