@@ -787,7 +787,7 @@ func TestKeeperCallsWaitForTheirLocks(t *testing.T) {
 	locktest.Waits(t, "having", snap.mu.Lock, snap.mu.Unlock, func() { snap.having("kind", []string{"1"}) })
 	locktest.Waits(t, "keep", snap.mu.Lock, snap.mu.Unlock, func() { snap.keep(attribute{"kind", "x"}, beam.NewSet(snap.index)) })
 	locktest.Waits(t, "warm", snap.mu.Lock, snap.mu.Unlock, func() { must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil)).warm(snap) })
-	locktest.Waits(t, "mustBuild", snap.mu.Lock, snap.mu.Unlock, func() { snap.mustBuild(nil) })
+	locktest.Waits(t, "mustBuild", snap.mu.Lock, snap.mu.Unlock, func() { snap.mustBuild(new(Request)) })
 }
 
 // A Keeper that cannot read the activated versions, or make the first snapshots, does not start and leaves no files
