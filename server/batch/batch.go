@@ -317,6 +317,7 @@ func (b *Jobs) Run(ctx context.Context) {
 		b.run = nil
 		switch {
 		case j.State == Canceled || ctx.Err() != nil: // the state is on disk, or the next process goes on
+			err = nil
 		case err != nil:
 			j.State, j.Error = Canceled, err.Error()
 			b.opt.Log.Error("a batch cannot go on", "id", j.ID, "error", err)
@@ -325,7 +326,7 @@ func (b *Jobs) Run(ctx context.Context) {
 			j.State = Done
 			err = b.save(j)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			b.opt.Log.Error("the state of a batch cannot be stored", "id", j.ID, "error", err)
 		}
 		b.mu.Unlock()
