@@ -25,7 +25,7 @@ type backend struct {
 
 func start(t testing.TB) *backend {
 	t.Helper()
-	b := &backend{o: embedded.Options{Dir: coordtest.Dir(t), Election: 500 * time.Millisecond}}
+	b := &backend{o: embedded.Options{Dir: coordtest.Dir(t), Listen: coordtest.Address(), Election: 500 * time.Millisecond}}
 	b.start(t)
 	t.Cleanup(func() { b.s.Close() })
 	return b

@@ -54,7 +54,7 @@ type child struct {
 }
 
 func startChild(t testing.TB) *child {
-	c := &child{t: t, dir: coordtest.Dir(t), addr: "127.0.0.1:0"}
+	c := &child{t: t, dir: coordtest.Dir(t), addr: coordtest.Address()}
 	c.start()
 	t.Cleanup(c.kill)
 	return c

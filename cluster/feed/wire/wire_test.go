@@ -8,13 +8,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
-	"fmt"
 	"maps"
 	"math"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	clusterv1 "grebe/api/grebe/cluster/v1"
+	"grebe/cluster/coord/coordtest"
 	"grebe/cluster/feed"
 	"grebe/compute"
 	"grebe/compute/ref"
@@ -83,15 +82,6 @@ func newNode(t testing.TB, boot uint64, addr string, c ServerConfig, options ...
 	n.serves.Go(func() { n.grpc.Serve(l) })
 	t.Cleanup(n.kill)
 	return n
-}
-
-// reserved returns an address whose port nobody else takes while the node is down. On Linux all of 127.0.0.0/8 is this
-// machine, and outgoing connections use ports of 127.0.0.1.
-func reserved() string {
-	if runtime.GOOS != "linux" {
-		return "127.0.0.1:0"
-	}
-	return fmt.Sprintf("127.%d.%d.%d:0", 1+mathrand.IntN(254), mathrand.IntN(256), 1+mathrand.IntN(254))
 }
 
 // kill ends the node without a word.
@@ -267,7 +257,7 @@ func TestRouterRestarts(t *testing.T) {
 
 // A node that is killed is unknown soon, and known again when it was restarted at the same address with other contents.
 func TestNodeRestarts(t *testing.T) {
-	n := newNode(t, 1, reserved(), ServerConfig{})
+	n := newNode(t, 1, coordtest.Address(), ServerConfig{})
 	rng := mathrand.New(mathrand.NewPCG(2, 1))
 	n.change(rng, 3000, 5000)
 	r := newRouter(t, n.addr, nil)
