@@ -100,6 +100,8 @@ func jobReply(j batch.Job, err error) (reply, error) {
 		return reply{}, serve.Errorf(serve.TooLarge, "", "%v: send several", err)
 	case errors.Is(err, batch.ErrRuns):
 		return reply{}, serve.Errorf(serve.Conflict, "", "the batch has not ended: GET /v1/batches/{id} says how far it is")
+	case errors.Is(err, batch.ErrComing):
+		return reply{}, serve.Errorf(serve.Conflict, "id", "%v: send it again when that call has ended", err)
 	case errors.Is(err, batch.ErrID):
 		return reply{}, serve.Errorf(serve.InvalidArgument, "id", "%v", err)
 	case errors.As(err, &own):

@@ -49,6 +49,8 @@ var (
 	ErrID = errors.New("want an id of 16 to 64 letters and digits")
 	// ErrRuns reports that a job has not ended.
 	ErrRuns = errors.New("the batch has not ended")
+	// ErrComing reports that the requests of a job with that id are being received.
+	ErrComing = errors.New("another call sends this batch")
 )
 
 // Options of Jobs. Zero means the default that the comment gives last.
@@ -86,8 +88,8 @@ type Jobs struct {
 	all    map[string]*Job
 	run    *Job // the one that runs
 	cancel context.CancelFunc
-	adding int           // jobs whose requests are being received
-	wake   chan struct{} // holds a value if a job was added
+	adding map[string]bool // ids of jobs whose requests are being received
+	wake   chan struct{}   // holds a value if a job was added
 }
 
 var ids = regexp.MustCompile(`^[A-Za-z0-9]{16,64}$`)
@@ -96,7 +98,7 @@ var ids = regexp.MustCompile(`^[A-Za-z0-9]{16,64}$`)
 func Open(opt Options) (*Jobs, error) {
 	opt.MaxJobs, opt.MaxKept, opt.MaxBytes = cmp.Or(opt.MaxJobs, 16), cmp.Or(opt.MaxKept, 64), cmp.Or(opt.MaxBytes, 1<<30)
 	opt.Log = cmp.Or(opt.Log, slog.New(slog.DiscardHandler))
-	b := &Jobs{opt: opt, all: map[string]*Job{}, wake: make(chan struct{}, 1)}
+	b := &Jobs{opt: opt, all: map[string]*Job{}, adding: map[string]bool{}, wake: make(chan struct{}, 1)}
 	if err := durable.RemoveParts(opt.Dir); err != nil {
 		return nil, fmt.Errorf("batch: %w", err)
 	}
@@ -158,22 +160,23 @@ func (b *Jobs) Add(id, op string, receive func(add func(line []byte) error) erro
 		defer b.mu.Unlock()
 		return *j, nil
 	}
-	if b.adding+b.unended() >= b.opt.MaxJobs {
+	if b.adding[id] {
+		b.mu.Unlock()
+		return Job{}, ErrComing
+	}
+	if len(b.adding)+b.unended() >= b.opt.MaxJobs {
 		b.mu.Unlock()
 		return Job{}, ErrFull
 	}
-	b.adding++
+	b.adding[id] = true
 	b.mu.Unlock()
 	j := &Job{ID: id, Op: op, State: Waiting, Created: time.Now().UTC().Truncate(time.Millisecond)}
 	err := b.receive(j, receive)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.adding--
+	delete(b.adding, id)
 	if err != nil {
 		return Job{}, err
-	}
-	if other := b.all[id]; other != nil {
-		return *other, nil
 	}
 	if err := b.save(j); err != nil {
 		return Job{}, err

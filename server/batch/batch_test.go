@@ -218,3 +218,21 @@ func TestRunEnds(t *testing.T) {
 		stop()
 	})
 }
+
+// Two calls with one id do not write the same requests: the second is refused while the first one lasts.
+func TestOneIDTwice(t *testing.T) {
+	b := open(t, Options{Dir: t.TempDir()})
+	const id = "0123456789abcdef"
+	first, err := b.Add(id, "rank", func(add func([]byte) error) error {
+		if _, err := b.Add(id, "rank", requests(7)); !errors.Is(err, ErrComing) {
+			t.Errorf("the second call: %v", err)
+		}
+		return requests(3)(add)
+	})
+	if err != nil || first.Lines != 3 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	if again, err := b.Add(id, "rank", requests(7)); err != nil || again != first {
+		t.Errorf("a repeated call: %+v, %v; want %+v", again, err, first)
+	}
+}
