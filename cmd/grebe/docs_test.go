@@ -19,10 +19,11 @@ import (
 // folder of the document's own. A line that ends with & runs until the document ends, and the
 // next one waits until it answers. 127.0.0.1:8080 becomes a free port.
 func TestCommandsInTheDocuments(t *testing.T) {
-	docs, err := filepath.Glob("../../docs/*.md")
+	docs, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	docs = append(docs, "../../docs/kubernetes.md")
 	ran := 0
 	for _, doc := range append(docs, "../../README.md") {
 		lines := documentCommands(t, doc, "sh")
@@ -66,7 +67,7 @@ func TestCertificatesInTheDocument(t *testing.T) {
 		t.Skip("openssl is not installed")
 	}
 	dir := t.TempDir()
-	for _, line := range documentCommands(t, "../../docs/cluster.md", "bash") {
+	for _, line := range documentCommands(t, "../../docs/start/cluster.md", "bash") {
 		cmd := exec.Command("bash", "-euo", "pipefail", "-c", line)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {

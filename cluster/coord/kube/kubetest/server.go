@@ -24,7 +24,7 @@ type Rule struct {
 	Verbs           []string
 }
 
-// Rules are the rights that docs/cluster.md names.
+// Rules are the rights that docs/start/cluster.md names.
 func Rules() []Rule {
 	return []Rule{
 		{"", "configmaps", []string{"get", "list", "watch", "create", "update", "delete"}},
