@@ -82,7 +82,7 @@ func (s *seat) examine(r *Report) {
 	records, err := registered(c)
 	if err != nil {
 		if errors.As(err, new(*kube.Denied)) {
-			remedy = "give the service account the Role in docs/start/cluster.md"
+			remedy = "give the service account the Role in docs/how-to/kubernetes-coordinator.md"
 		}
 		r.add("coordinator", Fail, remedy, "%s: %v", s.coordinator, err)
 		return
@@ -104,7 +104,7 @@ func (s *seat) certificates(r *Report) bool {
 	case errors.Is(err, mtls.ErrAuthority):
 		r.add(check, Fail, "sign the certificate with the authority in cluster.tls.ca, for servers and for clients", "%v", err)
 	case errors.Is(err, mtls.ErrNode):
-		r.add(check, Fail, fmt.Sprintf("issue a certificate with the URI grebe://%s/%s among its subject alternative names: see docs/start/cluster.md",
+		r.add(check, Fail, fmt.Sprintf("issue a certificate with the URI grebe://%s/%s among its subject alternative names: see docs/how-to/cluster-certificates.md",
 			s.name, s.node), "%v", err)
 	case err != nil:
 		r.add(check, Fail, "correct the paths in cluster.tls; each names a PEM file", "%v", err)
@@ -220,12 +220,12 @@ func (s *seat) open() (coord.Coordinator, string, error) {
 func rights(r *Report, c *kube.Client) bool {
 	missing, err := c.Missing(context.Background())
 	if err != nil {
-		r.add("coordinator.rights", Warn, "compare the service account's Role with that in docs/start/cluster.md",
+		r.add("coordinator.rights", Warn, "compare the service account's Role with that in docs/how-to/kubernetes-coordinator.md",
 			"the API server does not say what this service account may do: %v", err)
 		return true
 	}
 	for _, m := range missing {
-		r.add("coordinator.rights", Fail, "give the service account the Role in docs/start/cluster.md", "%v", m)
+		r.add("coordinator.rights", Fail, "give the service account the Role in docs/how-to/kubernetes-coordinator.md", "%v", m)
 	}
 	if len(missing) == 0 {
 		r.add("coordinator.rights", OK, "", "the service account may do all that a member does")

@@ -67,7 +67,7 @@ func TestCertificatesInTheDocument(t *testing.T) {
 		t.Skip("openssl is not installed")
 	}
 	dir := t.TempDir()
-	for _, line := range documentCommands(t, "../../docs/start/cluster.md", "bash") {
+	for _, line := range documentCommands(t, "../../docs/how-to/cluster-certificates.md", "bash") {
 		cmd := exec.Command("bash", "-euo", "pipefail", "-c", line)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {

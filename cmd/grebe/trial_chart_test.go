@@ -33,7 +33,7 @@ func (s *service) entry(r *rand.Rand) string {
 }
 
 // A cluster as the chart describes it, in processes: three nodes and two routers, certificates for each pod, and
-// Kubernetes as the coordinator. It passes the trials 1 to 4 of a cluster (docs/start/cluster.md), and an upgrade of all pods
+// Kubernetes as the coordinator. It passes the trials 1 to 4 of a cluster (docs/results/2026-11-17-cluster.md), and an upgrade of all pods
 // under load.
 func TestTrialChart(t *testing.T) {
 	k := newKubelet(t, "demo")

@@ -26,7 +26,7 @@ import (
 // The tests named TestTrial… run a cluster as it is in production: processes of the built binary and an etcd in a process of its
 // own, which are killed, stopped and cut off under load. Answers are compared with those of a single server without caches.
 //
-// GREBE_TRIAL=full makes them as long as the claims of docs/start/cluster.md (`make cluster-test`). Without it they are short.
+// GREBE_TRIAL=full makes them as long as the claims of docs/results/2026-11-17-cluster.md (`make cluster-test`). Without it they are short.
 
 // trialFull reports whether the trial is in full.
 func trialFull() bool { return os.Getenv("GREBE_TRIAL") == "full" }

@@ -33,7 +33,7 @@ type Maps struct {
 	Gbit      float64 `want:"above 0 and at most 1000000" help:"hot-cold: compute that share (BAT's Algorithm 1) for a network of so many Gbit/s; with --prefill-ms." placeholder:"N"`
 	PrefillMs float64 `name:"prefill-ms" want:"above 0 and at most 1000000" help:"Time to prefill a request whose items are cached." placeholder:"MS"`
 	Alpha     float64 `default:"0.5" want:"above 0 and at most 1000" help:"Time for communication that is tolerated, as a share of the prefill time; default ${default}." placeholder:"SHARE"`
-	Formula   string  `default:"corrected" want:"one of corrected, printed" help:"corrected or printed: the paper's formula looks inverted (docs/explain/decisions.md); default ${default}." placeholder:"NAME"`
+	Formula   string  `default:"corrected" want:"one of corrected, printed" help:"corrected or printed: the paper's formula looks inverted (docs/explain/placement.md); default ${default}." placeholder:"NAME"`
 
 	Hot     float64 `default:"0.001" want:"at least 0 and at most 1" help:"similar: share of the items that all nodes hold; default ${default}." placeholder:"SHARE"`
 	Slots   int     `default:"64" want:"at least 1 and at most 1024" help:"similar: neighbours that the sketch keeps per item, 8 bytes each; default ${default}." placeholder:"N"`

@@ -1,9 +1,11 @@
 package prose
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -102,13 +104,90 @@ func anchors(page string) []string {
 	return out
 }
 
+// most returns how many lines a page may have, by its kind; 0 is any number. Runs by date and references have no limit.
+func most(name string) int {
+	switch folder, _ := filepath.Split(name); {
+	case name == "README.md" || name == "docs/README.md":
+		return 120
+	case name == "ARCHITECTURE.md":
+		return 250
+	case folder == "docs/" || folder == "docs/start/" || folder == "docs/how-to/":
+		return 100
+	case folder == "docs/explain/" || folder == "docs/results/" && !dated(name):
+		return 150
+	}
+	return 0
+}
+
 func TestPagesAreShort(t *testing.T) {
 	all := pages(t)
-	for name, most := range map[string]int{"README.md": 120, "ARCHITECTURE.md": 250, "docs/results/README.md": 150} {
-		if n := strings.Count(all[name], "\n"); n == 0 || n > most {
-			t.Errorf("%s has %d lines, at most %d", name, n, most)
+	for _, name := range []string{"README.md", "ARCHITECTURE.md", "docs/results/README.md"} {
+		if all[name] == "" {
+			t.Errorf("no %s", name)
 		}
 	}
+	for name, page := range all {
+		if n := strings.Count(page, "\n"); most(name) > 0 && n > most(name) {
+			t.Errorf("%s has %d lines, at most %d", name, n, most(name))
+		}
+	}
+}
+
+// A page that docs/README.md does not link to is found by nobody.
+func TestPagesAreListed(t *testing.T) {
+	all, linked := pages(t), map[string]bool{}
+	for _, to := range Links(all["docs/README.md"]) {
+		linked[filepath.ToSlash(filepath.Join("docs", to))] = true
+	}
+	for name := range all {
+		if strings.HasPrefix(name, "docs/") && name != "docs/README.md" && !linked[name] && !dated(name) {
+			t.Errorf("docs/README.md does not link to %s", name)
+		}
+	}
+}
+
+// named is a page that code, messages and scripts name by its path.
+var named = regexp.MustCompile(`\bdocs/[\w/-]+\.(md|svg|png)\b`)
+
+func TestNamedPagesExist(t *testing.T) {
+	found := 0
+	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && skipped(name) {
+			return cmp.Or(err, fs.SkipDir)
+		}
+		switch filepath.Ext(name) {
+		case ".go", ".md", ".yaml", ".json", ".service", ".py", ".tpl":
+		default:
+			return nil
+		}
+		data, err := os.ReadFile(name)
+		for _, page := range named.FindAllString(string(data), -1) {
+			found++
+			if _, err := os.Stat(filepath.Join("../..", page)); err != nil {
+				t.Errorf("%s names %s, which does not exist", name, page)
+			}
+		}
+		return err
+	})
+	if err != nil || found < 10 {
+		t.Errorf("found %d pages that files name: %v", found, err)
+	}
+}
+
+// skipped says whether a folder is no source of this module.
+func skipped(folder string) bool {
+	if base := filepath.Base(folder); base == ".git" || base == "bin" {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(folder, "go.mod"))
+	return err == nil && folder != "../.."
+}
+
+// dated says whether a page is a run that is kept by its date.
+func dated(name string) bool {
+	base := filepath.Base(name)
+	_, err := time.Parse(time.DateOnly, base[:min(len(base), len(time.DateOnly))])
+	return err == nil
 }
 
 // Runs are kept by their date; the page of results links to each.
@@ -124,8 +203,8 @@ func TestRunsAreDatedAndLinked(t *testing.T) {
 			continue
 		}
 		runs++
-		if _, err := time.Parse(time.DateOnly, base[:min(len(base), len(time.DateOnly))]); err != nil || !linked[name] {
-			t.Errorf("%s: its name does not begin with a date, or docs/results/README.md does not link to it (%v)", name, err)
+		if !dated(name) || !linked[name] {
+			t.Errorf("%s: its name does not begin with a date, or docs/results/README.md does not link to it", name)
 		}
 	}
 	if runs == 0 {

@@ -281,7 +281,7 @@ func TestStrangeObjects(t *testing.T) {
 
 // The Role in the documentation gives what a client needs, and no more.
 func TestDocumentedRole(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/start/cluster.md")
+	page, err := os.ReadFile("../../../docs/how-to/kubernetes-coordinator.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestDocumentedRole(t *testing.T) {
 		}
 	}
 	if err := yaml.Unmarshal([]byte(text), &role); err != nil || !ok || role.Kind != "Role" {
-		t.Fatalf("docs/start/cluster.md has no Role: %v", err)
+		t.Fatalf("docs/how-to/kubernetes-coordinator.md has no Role: %v", err)
 	}
 	var got []kubetest.Rule
 	for _, r := range role.Rules {
@@ -304,6 +304,6 @@ func TestDocumentedRole(t *testing.T) {
 		got = append(got, kubetest.Rule{Group: group, Resource: resource, Verbs: r.Verbs})
 	}
 	if !reflect.DeepEqual(got, kubetest.Rules()) {
-		t.Errorf("docs/start/cluster.md gives %v, want %v", got, kubetest.Rules())
+		t.Errorf("docs/how-to/kubernetes-coordinator.md gives %v, want %v", got, kubetest.Rules())
 	}
 }

@@ -24,7 +24,7 @@ type Rule struct {
 	Verbs           []string
 }
 
-// Rules are the rights that docs/start/cluster.md names.
+// Rules are the rights that docs/how-to/kubernetes-coordinator.md names.
 func Rules() []Rule {
 	return []Rule{
 		{"", "configmaps", []string{"get", "list", "watch", "create", "update", "delete"}},
