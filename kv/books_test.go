@@ -278,8 +278,8 @@ func TestChunksOfAnEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Release()
-	if e.Len() != 150 || e.place() != plan.Host {
-		t.Errorf("%d tokens at %v", e.Len(), e.place())
+	if e.Len() != 150 || e.Tier() != plan.Host {
+		t.Errorf("%d tokens at %v", e.Len(), e.Tier())
 	}
 	chunks := e.AppendChunks(make([]compute.Chunk, 1))
 	if len(chunks) != 4 {
@@ -294,7 +294,7 @@ func TestChunksOfAnEntry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if empty.place() != plan.Missing || !empty.usable(s.top) || len(empty.AppendChunks(nil)) != 0 {
+	if empty.Tier() != plan.Missing || !empty.usable(s.top) || len(empty.AppendChunks(nil)) != 0 {
 		t.Error("an entry of no tokens is somewhere")
 	}
 	empty.Release()

@@ -464,7 +464,7 @@ func TestWhatIsInserted(t *testing.T) {
 	add(t, w.Store, plan.User, plan.Key{9}, tokens, 10, 1)
 	w.evictOne(w.top)
 	e, at := w.Get(plan.Key{9}) // used in place
-	if at != plan.Host || e.place() != plan.Host {
+	if at != plan.Host || e.Tier() != plan.Host {
 		t.Fatalf("the user is in %v", at)
 	}
 	w.Insert(plan.Key{1}, tokens, e)

@@ -122,8 +122,8 @@ func (e *Entry) usable(top *level) bool {
 	return len(e.chunks) == 0 || top.usable(&e.chunks[0].run.Block)
 }
 
-// place returns the tier of the entry.
-func (e *Entry) place() plan.Tier {
+// Tier returns the tier where the entry lies. An entry without tokens lies nowhere.
+func (e *Entry) Tier() plan.Tier {
 	if len(e.chunks) == 0 {
 		return plan.Missing
 	}
@@ -538,7 +538,7 @@ func (s *Store) Where(key plan.Key) (tokens int, at plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p != nil {
-		return p.Tokens, p.Value.entry.place()
+		return p.Tokens, p.Value.entry.Tier()
 	}
 	return 0, plan.Missing
 }
@@ -548,7 +548,7 @@ func (s *Store) PeekPrefix(key plan.Key, tokens []int32) (int, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p != nil {
-		return common(p.Value.tokens, tokens), p.Value.entry.place()
+		return common(p.Value.tokens, tokens), p.Value.entry.Tier()
 	}
 	return 0, plan.Missing
 }

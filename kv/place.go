@@ -170,7 +170,7 @@ func (s *Store) find(key plan.Key) (*published, plan.Tier) {
 		case residency.Nowhere:
 			return nil, plan.Missing
 		case residency.Here:
-			return p, p.Value.entry.place()
+			return p, p.Value.entry.Tier()
 		case residency.Coming:
 			s.moved.Wait()
 			continue

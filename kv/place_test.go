@@ -74,8 +74,8 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 					t.Errorf("use %d found the entry in place %d, want %d", round, at, want)
 				}
 				check(t, e, 8, 3)
-				if inHost := e.place() == plan.Host; inHost != (pinned && round == 0) {
-					t.Errorf("use %d is of memory of place %d", round, e.place())
+				if inHost := e.Tier() == plan.Host; inHost != (pinned && round == 0) {
+					t.Errorf("use %d is of memory of place %d", round, e.Tier())
 				}
 				e.Release()
 			}
@@ -127,8 +127,8 @@ func TestGrowthFromHost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if grown.place() != plan.Device {
-				t.Errorf("a grown entry is in place %d", grown.place())
+			if grown.Tier() != plan.Device {
+				t.Errorf("a grown entry is in place %d", grown.Tier())
 			}
 			check(t, grown, 140, k+1)
 			grown.Release()
@@ -249,8 +249,8 @@ func (w *world) make(kind plan.Kind, key plan.Key) {
 		w.t.Fatal(err)
 	}
 	defer e.Release()
-	if e.place() != w.s.Top() {
-		w.t.Fatalf("a new entry is in place %d", e.place())
+	if e.Tier() != w.s.Top() {
+		w.t.Fatalf("a new entry is in place %d", e.Tier())
 	}
 	fill(e, from, k.mark)
 	check(w.t, e, e.Len(), k.mark)

@@ -22,7 +22,7 @@ type Watcher interface {
 func (s *Store) Watch(w Watcher) { s.watcher = w }
 
 func (s *Store) watchHit(p *published, where residency.Where) {
-	if s.watcher != nil && (where == residency.Here || where == residency.Up) && p.Value.entry.place() == plan.Host {
+	if s.watcher != nil && (where == residency.Here || where == residency.Up) && p.Value.entry.Tier() == plan.Host {
 		s.watcher.Hit(p.Tokens)
 	}
 }

@@ -197,7 +197,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 		sees = append(sees, 0)
 	}
 	if len(c.leadIn.tokens) > 0 {
-		e, _ := c.opt.Store.Get(c.leadIn.key)
+		e, _ := c.get(c.leadIn.key)
 		if e != nil {
 			v.pinned = append(v.pinned, e)
 		}

@@ -32,7 +32,7 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	job.Segments, job.Once = v.segments, true
 	c := v.cache
 	for i, s := range v.shared(l) {
-		v.pin(i, v.found(c.opt.Store.Get(s.key)))
+		v.pin(i, v.found(c.get(s.key)))
 		v.expect(i, len(s.tokens), s.key, nil)
 	}
 	user, last := v.tokens, l.Answers == l.User

@@ -53,7 +53,8 @@ func (c *Cache) startLoad(want []wanted) *load {
 // loads are the loads of a cache.
 type loads struct {
 	pace    loading.Pace  // measured time of reads for blended prompts
-	drift   drift         // measured time of all reads
+	disk    drift         // measured time of all reads
+	host    drift         // measured time of copies from the host's memory to the device's
 	readers chan struct{} // holds a token for each active reader
 
 	ctx  context.Context // ends when no more reads are wanted
@@ -64,14 +65,14 @@ type loads struct {
 	wg      sync.WaitGroup
 }
 
-// drift is a schedule.Drift of reads that requests share.
+// drift is a schedule.Drift of transfers that requests share.
 type drift struct {
 	mu    sync.Mutex
 	core  schedule.Drift
 	start time.Time
 }
 
-// note adds a read that began at a time, and whether it ended.
+// note adds a transfer that began at a time, and whether it ended.
 func (d *drift) note(began time.Time, estimate float64, ended bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -92,13 +93,37 @@ func (c *Cache) read(ctx context.Context, key plan.Key) plan.Tier {
 	began := time.Now()
 	at := store.Fetch(ctx, key)
 	if e.Tier == plan.Disk && (at != plan.Missing || ctx.Err() != nil) {
-		c.loads.drift.note(began, cost.Entry+float64(e.Tokens)*cost.Token, at != plan.Missing)
+		c.loads.disk.note(began, cost.Entry+float64(e.Tokens)*cost.Token, at != plan.Missing)
 	}
 	return at
 }
 
+// inMemory returns what get finds in memory. It measures that if get copied an entry from the host's memory to the device's.
+func (c *Cache) inMemory(get func() (*kv.Entry, plan.Tier)) (*kv.Entry, plan.Tier) {
+	if c.home != plan.Device {
+		return get() // the device reads the host's memory: nothing is copied
+	}
+	began := time.Now()
+	e, at := get()
+	if e != nil && at == plan.Host && e.Tier() == plan.Device {
+		c.loads.host.note(began, float64(e.Len())*c.costs.Transfer[plan.Host].Token, true)
+	}
+	return e, at
+}
+
+// get returns an entry in memory with a reference, and the tier where it was.
+func (c *Cache) get(key plan.Key) (*kv.Entry, plan.Tier) {
+	return c.inMemory(func() (*kv.Entry, plan.Tier) { return c.opt.Store.Get(key) })
+}
+
+// getPrefix returns the part of a user's entry that is a prefix of tokens, as Store.GetPrefix does.
+func (c *Cache) getPrefix(key plan.Key, tokens []int32) (*kv.Entry, plan.Tier) {
+	return c.inMemory(func() (*kv.Entry, plan.Tier) { return c.opt.Store.GetPrefix(key, tokens) })
+}
+
 func (l *loads) init() {
-	l.drift.start = time.Now()
+	l.disk.start = time.Now()
+	l.host.start = l.disk.start
 	l.readers = make(chan struct{}, maxReaders)
 	l.ctx, l.stop = context.WithCancel(context.Background())
 }
@@ -134,8 +159,7 @@ func (l *load) run(want []wanted) {
 
 // bring reads one entry, unless it is in memory already, and reports whether more is wanted.
 func (l *load) bring(w *wanted) bool {
-	store := l.cache.opt.Store
-	if e, _ := store.Get(w.key); e != nil {
+	if e, _ := l.cache.get(w.key); e != nil {
 		if !l.pin(e) {
 			return false
 		}
@@ -180,12 +204,11 @@ func (l *load) release() {
 
 // fetch loads a block or a page into memory and returns it with a reference, or nil if that fails.
 func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
-	store := c.opt.Store
 	if c.read(ctx, key) == plan.Missing {
 		c.noteFull()
 		return nil
 	}
-	e, _ := store.Get(key) // nil: it was evicted at once
+	e, _ := c.get(key) // nil: it was evicted at once
 	return e
 }
 

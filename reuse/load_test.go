@@ -11,6 +11,7 @@ import (
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/plan"
+	"grebe/pool"
 	"grebe/schedule"
 )
 
@@ -272,12 +273,53 @@ func TestReadsAreMeasured(t *testing.T) {
 		t.Errorf("after a read the costs are %+v, as estimated %+v", got, guess)
 	}
 	for range 20 {
-		m.loads.drift.note(time.Now().Add(-time.Second), guess.Entry, false)
+		m.loads.disk.note(time.Now().Add(-time.Second), guess.Entry, false)
 	}
 	if got := m.Costs().Transfer[plan.Disk]; got.Entry < 50*guess.Entry {
 		t.Errorf("after reads that did not end, an entry costs %v ms", got.Entry)
 	}
 	if err := m.Settle(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Copies from the host's memory to the device's are measured. They make KV in the host's memory dearer or cheaper than estimated, until
+// there have been none for a while. KV that is on the device already is no copy.
+func TestCopiesFromTheHostAreMeasured(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2}, "", true)
+	host, err := pool.Over(m.opt.Pool.Memory().Host(), 64<<20, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		m.close()
+		if err := host.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := m.store.SetHost(host); err != nil {
+		t.Fatal(err)
+	}
+	guess := m.costs.Transfer[plan.Host]
+	for _, policy := range []schedule.Policy{schedule.User, schedule.Item} {
+		m.loads.host = drift{start: time.Now()}
+		r := &Request{UserID: "u", User: []int32{11, 12, 13}, Items: [][]int32{{21, 22}}, Policy: policy}
+		m.visitOf(t, r)
+		if _, _, device, _ := m.visitOf(t, r); device == 0 || m.Costs().Transfer[plan.Host] != guess {
+			t.Errorf("%v: %d tokens were on the device, and KV of the host costs %+v, estimated %+v", policy, device, m.Costs().Transfer[plan.Host], guess)
+		}
+		m.lower(t)
+		if _, sources, device, _ := m.visitOf(t, r); device != 0 || sources[1] != "host" {
+			t.Fatalf("%v: %d tokens are on the device, sources %q", policy, device, sources)
+		}
+		if got := m.Costs().Transfer[plan.Host]; got == guess || got.Token <= 0 || got.Entry != 0 {
+			t.Errorf("%v: after a copy KV of the host costs %+v, estimated %+v", policy, got, guess)
+		}
+	}
+	for range 20 {
+		m.loads.host.note(time.Now().Add(-time.Second), guess.Token, true)
+	}
+	if got := m.Costs().Transfer[plan.Host]; got.Token < 50*guess.Token {
+		t.Errorf("after slow copies a token costs %v ms, estimated %v", got.Token, guess.Token)
 	}
 }

@@ -166,7 +166,7 @@ func (p *Prototypes) Find(m *Matches, user []int32, from, start int, most float3
 func (m *Matches) has(page int32) bool {
 	e, known := m.pages[page]
 	if !known {
-		e, _ = m.from.cache.opt.Store.Get(m.from.keys[page])
+		e, _ = m.from.cache.get(m.from.keys[page])
 		m.pages[page] = e
 	}
 	return e != nil || m.from.cache.opt.Store.Below(m.from.keys[page])

@@ -147,7 +147,8 @@ func (c *Cache) noteFull() {
 }
 
 // Estimated costs of bringing KV to where it is used: copies in memory, and reads and checks of records on disk at
-// about 1 GiB/s. What reads are measured to take beyond that is added, see schedule.Drift.
+// about 1 GiB/s. What copies to a device's memory and reads are measured to take beyond that is added, see
+// schedule.Drift.
 const (
 	hostMsPerMiB   = 0.1
 	diskMsPerMiB   = 1
@@ -321,7 +322,7 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	c := v.cache
 	for i, s := range v.shared(l) {
 		if !answers(job, i) {
-			v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
+			v.attach(i, v.found(c.get(s.key)), len(s.tokens))
 			v.expect(i, len(s.tokens), s.key, nil)
 		}
 	}
@@ -364,9 +365,9 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 	var own *kv.Entry
 	at, disk := plan.Missing, false
 	if v.named {
-		own, at = store.GetPrefix(v.user, tokens)
+		own, at = v.cache.getPrefix(v.user, tokens)
 		if disk = own == nil && bring != nil && bring(v.user); disk {
-			own, at = store.GetPrefix(v.user, tokens)
+			own, at = v.cache.getPrefix(v.user, tokens)
 		}
 	}
 	have := 0
@@ -408,15 +409,14 @@ func (v *Visit) fetched(e *kv.Entry, _ plan.Tier) *kv.Entry {
 
 // itemEntry returns an item's entry. It loads it from disk if needed, unless bring is nil.
 func (v *Visit) itemEntry(i int, bring func(plan.Key) bool) *kv.Entry {
-	store := v.cache.opt.Store
-	e := v.found(store.Get(v.items[i]))
+	e := v.found(v.cache.get(v.items[i]))
 	if len(v.came) > 0 && v.came[i] {
 		v.source = plan.Peer
 	}
 	if e != nil || bring == nil || v.tiers[i] != plan.Disk || !bring(v.items[i]) {
 		return e
 	}
-	return v.fetched(store.Get(v.items[i]))
+	return v.fetched(v.cache.get(v.items[i]))
 }
 
 // inTime returns a context that ends when a plan's segments must be computed instead of waiting for their reads, or

@@ -35,7 +35,8 @@ func (c *Cache) Sizes(r *Request) *Sizes {
 func (c *Cache) Costs() schedule.Costs {
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
-	costs.Transfer[plan.Disk] = costs.Transfer[plan.Disk].Times(c.loads.drift.factor())
+	costs.Transfer[plan.Host] = costs.Transfer[plan.Host].Times(c.loads.host.factor())
+	costs.Transfer[plan.Disk] = costs.Transfer[plan.Disk].Times(c.loads.disk.factor())
 	if p := c.peer(); p != nil {
 		_, mib, _ := p.Cost() // how late some fetches were is for this node to know: others would not send it requests that show better
 		costs.Transfer[plan.Peer].Token = c.perToken(mib)
