@@ -50,6 +50,7 @@ type ruled struct {
 	next  []draw     // of the beams after the round
 	noise []float64  // perturbed log-probabilities of one row
 	items []ruledItem
+	taken map[int32]bool // beams with a result, with OnePerPath
 }
 
 type ruledItem struct {
@@ -279,14 +280,20 @@ func (s *Search) ruledResults(dst []Result, n int) (results []Result, short bool
 	slices.SortFunc(r.items, func(a, b ruledItem) int {
 		return cmp.Or(cmp.Compare(b.key, a.key), cmp.Compare(a.position, b.position))
 	})
+	if s.opts.OnePerPath {
+		r.taken = make(map[int32]bool, min(n, len(s.beams)))
+	}
 	s.paths = slices.Grow(s.paths[:0], depth*min(n, len(r.items)))
 	for _, it := range r.items {
 		if n == 0 {
 			break
 		}
 		item := s.ix.items[it.position]
-		if r.Accept != nil && !r.Accept(item) {
+		if s.opts.OnePerPath && r.taken[it.beam] || r.Accept != nil && !r.Accept(item) {
 			continue
+		}
+		if s.opts.OnePerPath {
+			r.taken[it.beam] = true
 		}
 		s.paths = s.ix.Path(s.paths, s.beams[it.beam].node)
 		codes := s.paths[len(s.paths)-depth:]

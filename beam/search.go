@@ -15,6 +15,8 @@ type Options struct {
 	Widths []int  // beams kept by each round, at most Width; shorter or nil: Width
 	Free   bool   // without the constraint, for comparisons: any code may follow any other
 	Rules  *Rules // nil: none
+	// OnePerPath returns only the first of the items of a path.
+	OnePerPath bool
 }
 
 // Validate reports what is wrong with the options.
@@ -285,8 +287,14 @@ func (s *Search) lay(chosen []candidate) {
 	s.level++
 }
 
-// Eligible counts the items that the request may get, up to limit.
+// Eligible counts the items that the request may get, or with OnePerPath the paths, up to limit.
 func (s *Search) Eligible(limit int) int {
+	if s.opts.OnePerPath {
+		if s.eligible == nil {
+			return min(s.ix.Nodes(s.ix.Depth()-1), limit)
+		}
+		return min(s.eligible.leaves(limit), limit)
+	}
 	if s.eligible == nil {
 		return min(s.ix.Len(), limit)
 	}
@@ -324,6 +332,9 @@ func (s *Search) Results(dst []Result, n int) (results []Result, short bool) {
 			if s.eligible == nil || s.eligible.has(p) {
 				dst = append(dst, Result{Item: s.ix.items[p], Codes: codes, Score: c.score})
 				n--
+				if s.opts.OnePerPath {
+					break
+				}
 			}
 		}
 	}

@@ -117,6 +117,9 @@ type RecommendRequest struct {
 	Seed        *uint64                       `json:"seed,omitempty"`        // of the samples; nil: the server draws one
 	Fallback    string                        `json:"fallback,omitempty"`    // popular: for users of whom nothing is known
 	Rank        *RankFound                    `json:"rank,omitempty"`        // nil: the found items are not ranked
+
+	WholePrompt bool `json:"whole_prompt,omitempty"` // the user's text or tokens are the whole prompt
+	OnePerPath  bool `json:"one_per_path,omitempty"` // of items with the same codes only the first comes back
 }
 
 // RankFound says how the items that were found are ranked before they come back.

@@ -76,6 +76,10 @@ type Request struct {
 	Exclude []string
 	Filter  map[string][]string
 	Rules   Rules
+	// Whole says that User is the whole prompt, without preamble and instruction.
+	Whole bool
+	// OnePerPath returns only the first of the items with the same codes.
+	OnePerPath bool
 	// Free turns the constraint off, to measure what it costs: any code may follow any other, and paths that are not
 	// items are dropped at the end. Exclude, Filter and Rules must then be empty.
 	Free bool
@@ -112,6 +116,14 @@ type Result struct {
 	BatchTokens      int // of the prompt's batch
 	Rows             int // beams computed, over all rounds
 	Paths, Valid     int // paths that the last round kept, and how many are items: all, unless Free
+}
+
+// Layout lays out the prompt of a request. shared is false if the prompt does not begin with the model's preamble.
+func (g *Generator) Layout(r *Request) (l prompt.Layout, shared bool) {
+	if r.Whole {
+		return g.Prompt.Complete(r.User)
+	}
+	return g.Prompt.Generate(r.User), true
 }
 
 // maxWidth bounds the width of a second search.

@@ -28,6 +28,7 @@ type run struct {
 	late     bool  // begin the search while the prompt is computed
 	failed   error // error of prepare
 	layout   prompt.Layout
+	shared   bool        // the prompt begins as those of other requests, so its KV is found and kept
 	prompt   []*kv.Entry // entries of the prompt's segments, or nil; the run holds a reference to each
 	beams    engine.Beams
 	begun    bool // beams are in use
@@ -72,7 +73,7 @@ func (r *run) release() {
 
 // all runs all rounds of the search.
 func (r *run) all(ctx context.Context, out *Result) error {
-	r.layout = r.g.Prompt.Generate(r.request.User)
+	r.layout, r.shared = r.g.Layout(r.request)
 	out.Layout = r.layout
 	if len(r.layout.Plan.Segments[r.layout.Answers].Tokens) == 0 {
 		return ErrEmpty
@@ -117,7 +118,7 @@ func (r *run) begin() error {
 			}
 		}
 	}
-	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free, Rules: r.snap.rules(&q.Rules)}
+	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free, Rules: r.snap.rules(&q.Rules), OnePerPath: q.OnePerPath}
 	for _, w := range r.g.Widths {
 		if q.whole {
 			break
@@ -166,8 +167,20 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	start := time.Now()
 	var res *engine.Result
 	var visit *reuse.Visit
-	if cache := r.g.Cache; cache != nil {
-		visit = cache.Generate(r.request.UserID, r.request.User)
+	switch cache := r.g.Cache; {
+	case cache == nil:
+	case !r.shared:
+		r.job.Segments = make([]engine.Segment, len(r.layout.Plan.Segments))
+		for i := range r.job.Segments {
+			r.job.Segments[i].Keep = true
+		}
+		defer func() {
+			if res != nil {
+				r.prompt = res.Kept
+			}
+		}()
+	default:
+		visit = cache.Generate(r.request.UserID, r.layout.Plan.Segments[r.layout.User].Tokens)
 		defer func() { r.prompt = visit.EndPrompt(&r.layout, res) }() // also after an error
 		visit.AttachPrompt(ctx, &r.layout, &r.job)
 		out.Fetch = time.Since(start)

@@ -26,6 +26,7 @@ type Config struct {
 	GenerateInstruction Text   // the question of a generation; none
 	User                string // template of the user segment: {text}, {history}; "{text}"
 	Query               string // template of a query to rerank documents by: {text}; User, where it has {text}
+	Completion          string // template of a prompt that a client gives whole: {text}; "{text}"
 	Item                string // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
 	History             string // how {history} lists items: text, codes or identifier; text
 	HistoryItem         string // template of an item that {history} lists as text, with Item's fields; "{text}"
@@ -75,6 +76,7 @@ type Builder struct {
 	generate    []int32
 	user, item  template
 	query       template // none: the model takes no queries
+	completion  template
 	past        template // of an item in a history
 	history     historyKind
 	separator   string
@@ -106,6 +108,12 @@ func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
 	}
 	if b.query, err = parseQuery(cfg.Query, b.user); err != nil {
 		return nil, err
+	}
+	if b.completion, err = parse(orElse(cfg.Completion, "{text}"), "text"); err == nil && !b.completion.has("text") {
+		err = errors.New("{text} is missing: the prompt would not be read")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prompt.completion: %w", err)
 	}
 	if b.item, err = parse(orElse(cfg.Item, "{text}"), "text", "id", "attributes."); err != nil {
 		return nil, fmt.Errorf("prompt.item: %w", err)

@@ -51,6 +51,13 @@ func (e *Error) Error() string {
 	return e.field + ": " + e.problem
 }
 
+// at returns the same error about another field.
+func (e *Error) at(field string) *Error {
+	out := *e
+	out.field = field
+	return &out
+}
+
 // Code returns the error's kind, such as "invalid_argument".
 func (e *Error) Code() string { return string(e.code) }
 

@@ -36,6 +36,9 @@ const maxExcluded = 512
 // Recommend generates items of the catalog for a user, and ranks them if the request says so.
 func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	if req.Rank != nil {
+		if req.WholePrompt {
+			return nil, Errorf(InvalidArgument, "rank", "a request with whole_prompt has no user to rank for")
+		}
 		return s.findAndRank(ctx, req)
 	}
 	return s.find(ctx, req)
@@ -44,6 +47,9 @@ func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) 
 // find generates items of the catalog.
 func (s *Service) find(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	sizes := func(c *call) (*reuse.Sizes, error) {
+		if req.WholePrompt {
+			return nil, nil
+		}
 		if cold, err := s.cold(c, req); cold || err != nil {
 			return nil, err // nothing is computed
 		}
@@ -114,7 +120,12 @@ func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.
 	if r.Rules, err = rulesOf(req, c.model.Generate.Snapshot()); err != nil {
 		return nil, err
 	}
-	r.Exclude = req.Exclude
+	r.Exclude, r.OnePerPath = req.Exclude, req.OnePerPath
+	if req.WholePrompt {
+		r.Whole = true
+		r.User, err = c.wholePrompt(req)
+		return r, err
+	}
 	if cold, err := s.cold(c, req); cold || err != nil {
 		return r, err
 	}

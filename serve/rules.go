@@ -90,6 +90,10 @@ func ruled(req *grebev1.RecommendRequest) string {
 		return "boost"
 	case req.Temperature != 0:
 		return "temperature"
+	case req.WholePrompt:
+		return "whole_prompt"
+	case req.OnePerPath:
+		return "one_per_path"
 	}
 	return ""
 }

@@ -113,7 +113,8 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 		}
 		return resp, err
 	}
-	if err := c.checkEnd(c.model.Prompt.Generate(r.User).End + c.model.Prompt.Depth() - 1); err != nil {
+	l, _ := c.model.Generate.Layout(r)
+	if err := c.checkEnd(l.End + c.model.Prompt.Depth() - 1); err != nil {
 		return nil, err
 	}
 	res, err := s.generate(ctx, c, r)

@@ -35,6 +35,21 @@ var statuses = map[serve.Code]protocols{
 	serve.NoNode:           {http.StatusServiceUnavailable, codes.Unavailable},
 }
 
+// openAIType returns the type that OpenAI's API gives errors of a status.
+func openAIType(status int) string {
+	switch {
+	case status == http.StatusUnauthorized:
+		return "authentication_error"
+	case status == http.StatusForbidden:
+		return "permission_error"
+	case status == http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case status >= http.StatusInternalServerError:
+		return "server_error"
+	}
+	return "invalid_request_error"
+}
+
 func codeOf(e *serve.Error) serve.Code { return serve.Code(e.Code()) }
 
 // asError turns any error into one that a client may see.

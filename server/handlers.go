@@ -79,6 +79,11 @@ func (s *Server) postRerankCohere(r *http.Request, _ string) (reply, error) {
 	return post(r, decode, s.service.Rerank, wire.EncodeRerankCohere)
 }
 
+// postCompletion answers in the format of OpenAI's API.
+func (s *Server) postCompletion(r *http.Request, _ string) (reply, error) {
+	return post(r, wire.DecodeCompletion, s.service.Complete, wire.EncodeCompletion)
+}
+
 // answered returns a function that encodes a response, or passes on the error.
 func answered[Resp any](resp *Resp, err error) func(encode func(*Resp) []byte) (reply, error) {
 	return func(encode func(*Resp) []byte) (reply, error) {

@@ -28,6 +28,7 @@ type reply struct {
 	body   []byte
 	policy string                // Content-Security-Policy; empty: not a page
 	stream func(io.Writer) error // writes a body of any length instead of body
+	openAI bool                  // an error has the form of OpenAI's API
 }
 
 // handler answers a request. id is the last part of the path, if the route has an id.
@@ -40,6 +41,7 @@ type route struct {
 	open    bool       // answers before the server is ready, and takes no slot
 	stream  bool       // reads a body of any length, in pieces
 	list    bool       // makes a long list: one request at a time
+	openAI  bool       // errors have the form of OpenAI's API
 	methods map[string]handler
 }
 
@@ -53,6 +55,7 @@ var routes = map[string]*route{
 	"/score":               {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
 	"/rerank":              {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
 	"/v2/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerankCohere}},
+	"/v1/completions":      {op: "completions", role: guard.Serve, openAI: true, methods: map[string]handler{"POST": (*Server).postCompletion}},
 	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
 	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
 	"/v1/items:check":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckItems}},
@@ -203,6 +206,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(ctx)
 	}
 	rep, err := s.answer(rt, w, r, id)
+	rep.openAI = rt.openAI
 	status := s.write(w, r, rep, err)
 	end(status)
 	s.metrics.answered(rt.op, status, time.Since(start))
@@ -362,7 +366,12 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 		if code == serve.Unauthenticated {
 			h.Set("WWW-Authenticate", "Bearer")
 		}
-		rep = reply{status: statuses[code].http, body: wire.EncodeError(e.Code(), e.Error(), e.Field())}
+		status := statuses[code].http
+		body := wire.EncodeError(e.Code(), e.Error(), e.Field())
+		if rep.openAI {
+			body = wire.EncodeCompletionError(openAIType(status), e.Code(), e.Error(), e.Field())
+		}
+		rep = reply{status: status, body: body}
 	}
 	if rep.status == 0 {
 		rep.status = http.StatusOK

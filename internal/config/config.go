@@ -110,6 +110,7 @@ type Prompt struct {
 	Preamble            Text   `yaml:"preamble"`             // first in every prompt; none
 	User                string `yaml:"user"`                 // template of the user segment: {text}, {history}; "{text}"
 	Query               string `yaml:"query"`                // template of a query that documents are reranked by: {text}; user
+	Completion          string `yaml:"completion"`           // template of a prompt of /v1/completions: {text}; "{text}"
 	History             string `yaml:"history"`              // how {history} lists items: text, codes or identifier; text
 	HistoryItem         string `yaml:"history_item"`         // template of an item that {history} lists as text: {text}, {id}, {attributes.NAME}; "{text}"
 	Separator           string `yaml:"separator"`            // between listed items; "\n"

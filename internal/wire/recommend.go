@@ -57,6 +57,10 @@ func DecodeRecommend(in []byte) (*grebev1.RecommendRequest, error) {
 				d.rankFound(m.Rank)
 			case "fallback":
 				m.Fallback = d.string()
+			case "whole_prompt":
+				m.WholePrompt = d.bool()
+			case "one_per_path":
+				m.OnePerPath = d.bool()
 			case "deadline_ms":
 				m.DeadlineMs = d.count()
 			case "request_id":

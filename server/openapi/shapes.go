@@ -1,6 +1,9 @@
 package openapi
 
-import "strings"
+import (
+	"maps"
+	"strings"
+)
 
 // tags group the calls.
 var tags = []object{
@@ -15,7 +18,7 @@ var tags = []object{
 // tag returns the group of a call.
 func (c *Call) tag() string {
 	for _, g := range []struct{ part, tag string }{
-		{"rerank", "compatible"}, {"score", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"}, {"/v1/backup", "operations"}, {"/v1/batches", "serving"},
+		{"rerank", "compatible"}, {"score", "compatible"}, {"completions", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"}, {"/v1/backup", "operations"}, {"/v1/batches", "serving"},
 		{"/v1/rank", "serving"}, {"/v1/recommend", "serving"}, {"/v1/", "catalog"},
 	} {
 		if strings.Contains(c.Path, g.part) {
@@ -70,10 +73,45 @@ var foreign = map[string]object{
 	}),
 	"TextsResponse": {"type": "array", "description": "Texts, best first.", "items": object{"type": "object",
 		"required": []string{"index", "score"}, "properties": object{"index": count, "score": object{"type": "number"}, "text": text}}},
+	"CompletionRequest": shape("A prompt, in the form of OpenAI's API.", []string{"prompt"}, sampled(object{
+		"prompt": object{"oneOf": []object{text, {"type": "array", "items": count}}, "description": "A text or its tokens: the whole prompt."},
+	})),
+	"CompletionResponse": completions(object{"text": text}),
 	"RerankV2Response": shape("Documents, best first.", []string{"id", "results", "meta"}, object{
 		"id": text, "results": object{"type": "array", "items": ref("Relevance")},
 		"meta": object{"type": "object", "properties": object{"api_version": object{"type": "object", "properties": object{"version": text}}}},
 	}),
+}
+
+// sampled adds the fields that requests for completions have in common.
+func sampled(fields object) object {
+	for name, field := range (object{
+		"model": text, "n": described(count, "Choices, 1 to 10000; 1."), "best_of": described(count, "Beams, at least n; as beam_width of /v1/recommend."),
+		"max_tokens":  described(count, "At least the codes of a path."),
+		"temperature": described(object{"type": "number"}, "0: the best paths; above: paths are sampled without replacement. 0."),
+		"seed":        count, "deadline_ms": described(count, "0: the server's."),
+	}) {
+		fields[name] = field
+	}
+	return fields
+}
+
+func described(schema object, description string) object {
+	out := maps.Clone(schema)
+	out["description"] = description
+	return out
+}
+
+// completions describes a response whose choices have the content.
+func completions(content object) object {
+	choice := object{"index": count, "finish_reason": text, "logprobs": object{"type": "null"}, "item": described(text, "The first item with these codes."),
+		"codes":  object{"type": "array", "items": count},
+		"sglext": object{"type": "object", "properties": object{"sequence_score": described(object{"type": "number"}, "Log-probability of the path.")}}}
+	maps.Copy(choice, content)
+	return shape("Paths of the catalog, best first.", []string{"id", "object", "created", "model", "choices", "usage"}, object{
+		"id": text, "object": text, "created": count, "model": text, "usage": usage, "seed": count, "notes": texts,
+		"choices": object{"type": "array", "items": object{"type": "object", "properties": choice}},
+	})
 }
 
 // examples are bodies that work against grebe demo, by operation.
@@ -85,6 +123,7 @@ var examples = map[string]string{
 	"rerank":           `{"model": "shop-pointwise", "query": "A camper.", "documents": ["A tent", "A kettle"], "top_n": 1}`,
 	"rerank_texts":     `{"query": "A camper.", "texts": ["A tent", "A kettle"], "return_text": true}`,
 	"rerank_v2":        `{"model": "shop-pointwise", "query": "A camper.", "documents": ["A tent", "A kettle"], "top_n": 1}`,
+	"complete":         `{"model": "shop", "prompt": "A camper.", "n": 3}`,
 	"put_item":         `{"id": "i1", "text": "Field guide to water birds", "attributes": {"department": ["Books"]}}`,
 	"put_items":        `{"id": "i1", "text": "Field guide to water birds"}`,
 	"put_user":         `{"id": "u1", "history": ["i00040"]}`,

@@ -832,6 +832,8 @@ type RecommendRequest struct {
 	Seed          *uint64                `protobuf:"varint,14,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                                                                       // of the samples, 0 to 2^63-1: equal seeds draw equally; drawn by the server when absent
 	Fallback      string                 `protobuf:"bytes,15,opt,name=fallback,proto3" json:"fallback,omitempty"`                                                                      // popular: users of whom nothing is known get the items that have most events
 	Rank          *RankFound             `protobuf:"bytes,16,opt,name=rank,proto3" json:"rank,omitempty"`                                                                              // rank the found items; nothing is ranked when absent
+	WholePrompt   bool                   `protobuf:"varint,17,opt,name=whole_prompt,json=wholePrompt,proto3" json:"whole_prompt,omitempty"`                                            // user.text or user.tokens is the whole prompt, without preamble, user template and generate_instruction
+	OnePerPath    bool                   `protobuf:"varint,18,opt,name=one_per_path,json=onePerPath,proto3" json:"one_per_path,omitempty"`                                             // of items with the same codes only the first comes back
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -976,6 +978,20 @@ func (x *RecommendRequest) GetRank() *RankFound {
 		return x.Rank
 	}
 	return nil
+}
+
+func (x *RecommendRequest) GetWholePrompt() bool {
+	if x != nil {
+		return x.WholePrompt
+	}
+	return false
+}
+
+func (x *RecommendRequest) GetOnePerPath() bool {
+	if x != nil {
+		return x.OnePerPath
+	}
+	return false
 }
 
 // RankFound says how the items that were found are ranked before they come back.
@@ -3729,7 +3745,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\n" +
 	"TasksEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa1\x06\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xe6\x06\n" +
 	"\x10RecommendRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
@@ -3750,7 +3766,10 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\vtemperature\x18\r \x01(\x01R\vtemperature\x12\x17\n" +
 	"\x04seed\x18\x0e \x01(\x04H\x00R\x04seed\x88\x01\x01\x12\x1a\n" +
 	"\bfallback\x18\x0f \x01(\tR\bfallback\x12'\n" +
-	"\x04rank\x18\x10 \x01(\v2\x13.grebe.v1.RankFoundR\x04rank\x1aK\n" +
+	"\x04rank\x18\x10 \x01(\v2\x13.grebe.v1.RankFoundR\x04rank\x12!\n" +
+	"\fwhole_prompt\x18\x11 \x01(\bR\vwholePrompt\x12 \n" +
+	"\fone_per_path\x18\x12 \x01(\bR\n" +
+	"onePerPath\x1aK\n" +
 	"\vFilterEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
 	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\x1a8\n" +
