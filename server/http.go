@@ -73,6 +73,7 @@ var routes = map[string]*route{
 	"/v1/batches":          {op: "batches", role: guard.Serve, stream: true, methods: map[string]handler{"POST": (*Server).postBatches}},
 	"/v1/backup":           {op: "backup", role: guard.Admin, methods: map[string]handler{"GET": (*Server).getBackup}},
 	"/v1/cluster":          {op: "cluster", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getCluster}},
+	"/v1/history":          {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getHistory}},
 	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
 	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
 	"/v2/health/ready":     {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},

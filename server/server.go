@@ -104,6 +104,7 @@ type Server struct {
 	writes   chan struct{} // the same for requests of the catalog
 	lists    line          // requests for lists
 	batches  *batch.Jobs   // nil: none
+	history  history       // readings of metrics, for the dashboard
 	backup   chan struct{} // holds a value while a backup is written
 	bodies   atomic.Int64  // bytes of all bodies in memory
 	intake   intake
@@ -189,6 +190,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 
 	s.service.RunAhead()
 	endBatches := s.runBatches()
+	endHistory := s.runHistory()
 	running := 0
 	done := make(chan error, 3)
 	start := func(name string, ln net.Listener, serve func(net.Listener) error) {
@@ -227,6 +229,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	}
 	s.setState(draining)
 	endBatches()
+	endHistory()
 	s.service.EndReloads()
 	if failed == nil && s.cfg.DrainDelay > 0 {
 		time.Sleep(s.cfg.DrainDelay) // until balancers have noticed

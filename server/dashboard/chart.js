@@ -1,9 +1,30 @@
-// Small charts of the last minutes: lines, or areas on top of each other, over a time axis.
+// Small charts over a time axis: lines, or areas on top of each other.
 import { element, short, svg } from "./api.js";
 
 const W = 400, H = 136, LEFT = 46, TOP = 12, BOTTOM = 20;
 const LEAST = 60_000; // milliseconds that the width stands for at least
-export const KEPT = 150; // readings
+const RECENT = 300_000; // milliseconds whose readings are all kept
+const KEPT = 600; // readings
+let wanted = RECENT; // milliseconds that are shown; 0: all
+let waiting = false;
+const all = new Set();
+
+// together draws the charts once, after many readings.
+export function together(readings) {
+  waiting = true;
+  try {
+    readings();
+  } finally {
+    waiting = false;
+    for (const chart of all) chart.draw();
+  }
+}
+
+// choose sets how many milliseconds all charts show; 0: since the first reading.
+export function choose(milliseconds) {
+  wanted = milliseconds;
+  for (const chart of all) chart.draw();
+}
 
 // niceTop returns a round number at or above v.
 function niceTop(v) {
@@ -16,7 +37,9 @@ function niceTop(v) {
 // ago writes how long before the last reading something was.
 function ago(ms) {
   const s = Math.round(ms / 1000);
-  return s < 120 ? `−${s} s` : `−${Math.round(s / 60)} min`;
+  if (s < 120) return `−${s} s`;
+  if (s < 7200) return `−${Math.round(s / 60)} min`;
+  return s < 172800 ? `−${Math.round(s / 3600)} h` : `−${Math.round(s / 86400)} days`;
 }
 
 export class Chart {
@@ -32,19 +55,26 @@ export class Chart {
     this.empty = element("p", { class: "note empty", hidden: "" }, options.empty || "Nothing yet.");
     this.figure = element("figure", { title: options.explain || "" },
       element("figcaption", {}, options.title, this.output), this.svg, this.empty, this.key);
+    all.add(this);
     this.draw();
+  }
+
+  // visible returns the points in the time that is shown.
+  visible() {
+    const end = this.points[this.points.length - 1]?.time ?? 0;
+    return wanted ? this.points.filter((p) => p.time >= end - wanted) : this.points;
   }
 
   add(time, values) {
     for (const name of Object.keys(values)) if (!this.names.includes(name)) this.names.push(name);
     this.points.push({ time, values });
-    if (this.points.length > KEPT) this.points.shift();
+    if (this.points.length > KEPT) this.points = this.points.filter((p, i) => i % 2 === 0 || p.time > time - RECENT);
     this.draw();
   }
 
-  top() {
+  top(points) {
     let most = this.options.limit || 0;
-    for (const p of this.points) {
+    for (const p of points) {
       const v = this.names.map((n) => p.values[n]).filter(Number.isFinite);
       const high = this.options.stacked ? v.reduce((a, b) => a + b, 0) : Math.max(0, ...v);
       most = Math.max(most, high);
@@ -53,11 +83,12 @@ export class Chart {
   }
 
   draw() {
+    if (waiting) return;
     const { unit = "", stacked, limit, calm } = this.options;
-    const top = this.top();
-    const first = this.points[0]?.time ?? 0, end = this.points[this.points.length - 1]?.time ?? 0;
+    const points = this.visible(), top = this.top(points);
+    const first = points[0]?.time ?? 0, end = points[points.length - 1]?.time ?? 0;
     const span = Math.max(LEAST, end - first);
-    const x = (i) => W - (W - LEFT) * (end - this.points[i].time) / span;
+    const x = (i) => W - (W - LEFT) * (end - points[i].time) / span;
     const y = (v) => TOP + (H - TOP - BOTTOM) * (1 - v / top);
     const colour = (s) => "s" + (stacked && !calm ? s : s + 1) % 8; // lines leave the first one to the limit
     const parts = [0, 0.5, 1].flatMap((f) => [
@@ -69,9 +100,9 @@ export class Chart {
       parts.push(svg("line", { class: "rule", x1: at, x2: at, y1: H - BOTTOM, y2: H - BOTTOM + 4 }),
         svg("text", { class: "axis", x: at, y: H - 5, "text-anchor": anchor }, f === 1 ? "now" : ago((1 - f) * span)));
     }
-    const under = this.points.map(() => 0);
+    const under = points.map(() => 0);
     this.names.forEach((name, s) => {
-      const at = this.points.map((p) => p.values[name]);
+      const at = points.map((p) => p.values[name]);
       let d = "";
       if (stacked) {
         const low = [...under];
@@ -93,17 +124,17 @@ export class Chart {
     });
     if (limit) parts.push(svg("path", { class: "limit", d: `M${LEFT} ${y(limit)}H${W}` }));
     this.svg.replaceChildren(...parts);
-    const last = this.points.length ? this.points[this.points.length - 1].values : {};
+    const last = points.length ? points[points.length - 1].values : {};
     const say = (n) => `${n} ${short(last[n] ?? (stacked ? 0 : NaN), unit)}`;
     // A series that never had a value is something that this server does not do: it is not in the key.
-    const had = (n) => this.points.some((p) => p.values[n] > 0 || !stacked && Number.isFinite(p.values[n]));
+    const had = (n) => points.some((p) => p.values[n] > 0 || !stacked && Number.isFinite(p.values[n]));
     const shown = this.names.map((n, s) => [n, s]).filter(([n]) => had(n));
     this.empty.hidden = shown.length > 0;
     const said = shown.map(([n]) => say(n));
     this.svg.setAttribute("aria-label", `${this.options.title}, the last ${ago(span).slice(1)}: ${said.join(", ") || "nothing yet"}`);
     this.key.replaceChildren(...shown.map(([n, s]) => element("li", { class: colour(s) }, say(n))));
     if (limit && shown.length) this.key.append(element("li", { class: "s0" }, `limit ${short(limit, unit)}`));
-    const all = this.names.map((n) => last[n]).filter(Number.isFinite);
-    this.output.value = stacked && all.length ? short(all.reduce((a, b) => a + b, 0), unit) : "";
+    const sizes = this.names.map((n) => last[n]).filter(Number.isFinite);
+    this.output.value = stacked && sizes.length ? short(sizes.reduce((a, b) => a + b, 0), unit) : "";
   }
 }

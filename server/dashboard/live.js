@@ -1,6 +1,6 @@
-// The view of what the server does now: /metrics, read every two seconds.
-import { explained, getText } from "./api.js";
-import { Chart } from "./chart.js";
+// The view of what the server does: what it remembers (/v1/history), and /metrics, read every two seconds.
+import { explained, getJSON, getText } from "./api.js";
+import { Chart, choose, together } from "./chart.js";
 import { by, parse, quantile, rates, sum } from "./metrics.js";
 
 const EVERY = 2000;
@@ -96,18 +96,37 @@ async function metricsText() {
   }
 }
 
+// next shows what happened between the last reading and this one.
+function next(metrics, time) {
+  if (before) for (const reader of [show, ...readers]) reader(metrics, before.metrics, (time - before.time) / 1000, time);
+  before = { metrics, time };
+}
+
+// recall shows what happened before the page was opened, once.
+async function recall() {
+  if (before) return;
+  const { now, readings } = await getJSON("/v1/history");
+  const end = performance.now();
+  together(() => readings.forEach((r) => next(parse(r.metrics), end - (now - r.time))));
+  if (!before) return;
+  const since = document.getElementById("since");
+  since.textContent = new Date(Date.now() - (now - readings[0].time)).toLocaleString();
+  document.getElementById("span-form").hidden = false;
+}
+
 async function read() {
   const text = await metricsText();
+  await recall();
   const time = performance.now(), metrics = parse(text);
-  if (before) for (const reader of [show, ...readers]) reader(metrics, before.metrics, (time - before.time) / 1000, time);
+  next(metrics, time);
   indexing(metrics);
   charts.boundary.figure.hidden = !metrics.grebe_pool_boundary;
   charts.predictions.figure.hidden = !metrics.grebe_predictions_total;
-  before = { metrics, time };
 }
 
 export function startLive() {
   document.getElementById("charts").append(...Object.values(charts).map((c) => c.figure));
+  document.getElementById("span").addEventListener("change", (event) => choose(Number(event.target.value)));
   const step = async () => {
     if (!document.hidden) await read().catch(explained); // the header says what is wrong
     setTimeout(step, EVERY);

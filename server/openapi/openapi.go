@@ -72,6 +72,8 @@ var Calls = []Call{
 	{"GET", "/v1/tables/{id}", "get_rows", "Rows of a table of embeddings", "", "", `a line per key: {"key": 17, "row": [..]}`, false, []string{"key"}, "catalog"},
 	{"POST", "/v1/tables/{id}", "put_rows", `Write or delete rows of a table: a line each, {"key": 17, "row": [..]} or {"key": 17, "delete": true}`, "", "", "how many were put and deleted", true, nil, "catalog"},
 	{"GET", "/v1/hot", "get_hot", "Users and items that are asked for most", "", "", "ids and counts", false, nil, "admin"},
+	{"GET", "/v1/history", "get_history", "Readings of the dashboard's metrics since the server started", "", "",
+		"now, and readings with their time in milliseconds and metrics as text", false, nil, "admin"},
 	{"POST", "/v1/batches", "create_batch", "Answer requests, one per line, in the time that others leave; op is rank or recommend",
 		"RankRequest|RecommendRequest", "", "id, op, state, lines, done, created; 202", true, []string{"op", "id"}, "serve"},
 	{"GET", "/v1/batches/{id}", "get_batch", "How far a batch is", "", "", "as POST /v1/batches", false, nil, "serve"},
