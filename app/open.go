@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"grebe/compute/cuda"
 	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/generate"
@@ -86,7 +87,7 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 
 // openDispatcher opens a model's engines, measures them and puts a queue in front of them.
 func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica) (*dispatch.Dispatcher, error) {
-	engines, err := m.openEngines(cfg, replicas, m.memory.store)
+	engines, asides, err := m.openEngines(cfg, replicas, m.memory.store)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 	rest(cfg, engines)
 	d, err := dispatch.New(engines, dispatch.Options{
 		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Like: like, Lost: m.app.noteLost,
-		Panicked: m.app.notePanic, Record: m.app.record.Room("dispatch"),
+		Panicked: m.app.notePanic, Record: m.app.record.Room("dispatch"), Aside: asides,
 	})
 	if err != nil {
 		return nil, err
@@ -122,23 +123,39 @@ func profile(ctx context.Context, e dispatch.Engine, positions int, like *dispat
 }
 
 // openEngines opens one engine per worker. Workers are assigned to replicas in turn. Those of one replica share its
-// weights and GPU, or divide the cores.
-func (m *Model) openEngines(cfg *config.Config, replicas []replica, store *kv.Store) ([]dispatch.Engine, error) {
+// weights and GPU, or divide the cores. A worker that is no GPU also has an engine for jobs in the background, which
+// takes no memory until it runs one. A GPU's batch cannot pause: all its layers are launched at once.
+func (m *Model) openEngines(cfg *config.Config, replicas []replica, store *kv.Store) ([]dispatch.Engine, []dispatch.Pauser, error) {
 	var out []dispatch.Engine
+	var asides []dispatch.Pauser
 	for i := range cfg.Workers {
 		r := &replicas[i%len(replicas)]
 		dev, err := m.workerDevice(cfg, r, i)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		e, err := engine.New(r.model, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store, Now: time.Now})
+		open := func() (*engine.Engine, error) {
+			e, err := engine.New(r.model, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store, Now: time.Now})
+			if err == nil {
+				m.closers.add(e.Close)
+			}
+			return e, err
+		}
+		e, err := open()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		m.closers.add(e.Close)
 		out = append(out, e)
+		if _, gpu := dev.(cuda.Device); gpu || !cfg.Computes() {
+			continue
+		}
+		e, err = open()
+		if err != nil {
+			return nil, nil, err
+		}
+		asides = append(asides, e)
 	}
-	return out, nil
+	return out, asides, nil
 }
 
 // OpenTokenizer reads the checkpoint's tokenizer.json. It returns nil if there is none.

@@ -43,12 +43,14 @@ func rest(cfg *config.Config, engines []dispatch.Engine) {
 	}
 }
 
-// doing returns how a cache computes items ahead, or nil if nothing is computed.
+// doing returns how a cache computes items ahead, in the background, or nil if nothing is computed.
 func doing(cfg *config.Config, d *dispatch.Dispatcher) reuse.Do {
 	if !cfg.Computes() {
 		return nil
 	}
-	return d.Do
+	return func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+		return d.Do(dispatch.Background(ctx), j)
+	}
 }
 
 // classEvery is the time between two looks for a node.

@@ -237,6 +237,16 @@ type Batch struct {
 	Segments  []Segment
 	// Extra is nil, or one number per row that means something to the model. Devices do not look at it.
 	Extra []int32
+	// Pause is nil, or called between operations of a batch that gives way to others on the same device. Those may run
+	// before it returns, through other runners.
+	Pause func()
+}
+
+// GiveWay calls Pause, if there is one.
+func (b *Batch) GiveWay() {
+	if b.Pause != nil {
+		b.Pause()
+	}
 }
 
 // AttentionWeights are the weights of QKV and Output. Biases and norms may be nil.

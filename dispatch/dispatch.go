@@ -73,6 +73,9 @@ type Options struct {
 	Lost func(error)
 	// Panicked is called with the panic of an engine. It MUST return soon. It may be nil.
 	Panicked func(*contain.Panic)
+	// Aside has one engine for each of the others, on the same device, with memory of its own. It runs jobs in the
+	// background, between batches and between their layers: see Background. Nil: there are no such jobs.
+	Aside []Pauser
 	// Record records inputs and decisions; nil: nothing is recorded.
 	Record *record.Room
 }
@@ -88,6 +91,7 @@ type Dispatcher struct {
 	losing  sync.Once
 	alarm   func(*contain.Panic)
 	rec     *record.Room
+	aside   aside
 
 	mu      sync.Mutex
 	batcher *schedule.Batcher
@@ -143,6 +147,10 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
 		waiting: map[uint64]*call{}, model: tuner.Model(), admission: schedule.NewAdmission(b, len(engines)), rec: opt.Record,
 	}
+	if d.aside.engines = opt.Aside; opt.Aside != nil && len(opt.Aside) != len(engines) {
+		return nil, fmt.Errorf("dispatch: %d engines for jobs in the background, want %d", len(opt.Aside), len(engines))
+	}
+	d.aside.most = opt.Queue
 	if opt.Like != nil {
 		d.learn(opt.Like)
 		cfg.Margin, cfg.Answer = d.admission.Slack()
@@ -190,6 +198,9 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	}
 	if err := ended(ctx); err != nil {
 		return nil, err
+	}
+	if d.aside.engines != nil && InBackground(ctx) {
+		return d.doAside(ctx, j)
 	}
 	c, _ := d.calls.Get().(*call)
 	if c == nil {
@@ -409,33 +420,39 @@ func (d *Dispatcher) work(e Engine, n int) {
 		if !open {
 			return
 		}
-		if len(b.calls) == 0 {
+		switch {
+		case len(b.calls) > 0:
+			d.serve(e, &b, n)
+		case !d.runAside(e, &b, n):
 			d.sleep(timer, at, wake)
-			continue
 		}
-		start := time.Now()
-		d.run(e, &b)
-		end := time.Now()
-		took := end.Sub(start)
-		d.watch(b.out)
-		d.free(&b, n) // before the answers, so that a caller with an answer finds the engine free
-		for i, c := range b.calls {
-			b.waited, b.late = max(b.waited, b.out[i].Waited), b.late || b.out[i].Late > 0
-			b.spared.Rows += b.out[i].Shared.Cost.Rows
-			b.spared.Keys += b.out[i].Shared.Cost.Keys
-			c.out = b.out[i]
-			c.out.Queue = start.Sub(c.queued)
-			c.out.Shared.Awaited = c.await.arrived
-			c.ended = end
-			c.done <- struct{}{} // from here on the call may be reused
-		}
-		d.observe(&b, took, n)
-		runtime.Gosched() // with few cores, let the answers go out before the next batch begins
 	}
 }
 
+// serve runs a batch and answers its jobs.
+func (d *Dispatcher) serve(e Engine, b *batch, n int) {
+	start := time.Now()
+	d.run(b, e.Run)
+	end := time.Now()
+	took := end.Sub(start)
+	d.watch(b.out)
+	d.free(b, n) // before the answers, so that a caller with an answer finds the engine free
+	for i, c := range b.calls {
+		b.waited, b.late = max(b.waited, b.out[i].Waited), b.late || b.out[i].Late > 0
+		b.spared.Rows += b.out[i].Shared.Cost.Rows
+		b.spared.Keys += b.out[i].Shared.Cost.Keys
+		c.out = b.out[i]
+		c.out.Queue = start.Sub(c.queued)
+		c.out.Shared.Awaited = c.await.arrived
+		c.ended = end
+		c.done <- struct{}{} // from here on the call may be reused
+	}
+	d.observe(b, took, n)
+	runtime.Gosched() // with few cores, let the answers go out before the next batch begins
+}
+
 // run runs a batch. A panic fails all its jobs.
-func (d *Dispatcher) run(e Engine, b *batch) {
+func (d *Dispatcher) run(b *batch, run func([]*engine.Job, []engine.Outcome)) {
 	defer func() {
 		r := recover()
 		if r == nil {
@@ -450,7 +467,7 @@ func (d *Dispatcher) run(e Engine, b *batch) {
 			d.alarm(p)
 		}
 	}()
-	e.Run(b.jobs, b.out)
+	run(b.jobs, b.out)
 }
 
 // watch reports a lost device.
@@ -644,6 +661,7 @@ func (d *Dispatcher) Close() error {
 			d.batcher.Remove(id)
 			d.answer(id, engine.ErrClosed)
 		}
+		d.closeAside()
 		d.signal()
 	}
 	d.mu.Unlock()

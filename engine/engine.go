@@ -158,7 +158,8 @@ type Engine struct {
 	mu     sync.Mutex // held while a batch runs
 	closed bool
 	runner compute.Runner
-	tasks  []task // of the call of Run
+	tasks  []task        // of the call of Run
+	paused time.Duration // since Run was called
 	pass   pass
 }
 
@@ -269,10 +270,23 @@ type Outcome struct {
 // Run computes jobs as one batch, or searches and others as one each, and sets out[i] to the outcome of jobs[i]. A job that is wrong or
 // finds no room fails alone. Jobs that compute more than MaxTokens tokens together become several batches: of a job that blends, Check
 // expects less than what its first layer computes.
-func (e *Engine) Run(jobs []*Job, out []Outcome) {
+func (e *Engine) Run(jobs []*Job, out []Outcome) { e.run(jobs, out, nil) }
+
+// RunPausing is Run for jobs that give way: pause is called between operations, and other engines of the device may run
+// jobs before it returns. That time is not part of Result.Compute.
+func (e *Engine) RunPausing(jobs []*Job, out []Outcome, pause func()) {
+	e.run(jobs, out, func() {
+		began := e.now()
+		pause()
+		e.paused += e.now().Sub(began)
+	})
+}
+
+func (e *Engine) run(jobs []*Job, out []Outcome, pause func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	start := e.now()
+	e.pass.batch.Pause, e.paused = pause, 0
 	e.tasks, e.pass.waited = e.tasks[:0], 0
 	for i, j := range jobs {
 		out[i] = Outcome{}
@@ -303,7 +317,7 @@ func (e *Engine) Run(jobs []*Job, out []Outcome) {
 func (e *Engine) runTasks(tasks []task, start time.Time) error {
 	e.pass.tasks = tasks
 	err := e.pass.run(e)
-	took := e.now().Sub(start)
+	took := e.now().Sub(start) - e.paused
 	for i := range tasks {
 		r := &tasks[i].out.Result
 		r.Compute, r.BatchTokens, r.Waited = took, len(e.pass.batch.Tokens), e.pass.waited

@@ -58,6 +58,16 @@ func (c *Cache) Idle(ctx context.Context, work func() error) error {
 	return c.opt.Spare.use(ctx, work)
 }
 
+// OthersIdle waits until the engines of the machine's other models have no work.
+func (c *Cache) OthersIdle(ctx context.Context) error {
+	for c.opt.Spare.busyBut(c.opt.Load) {
+		if err := sleep(ctx, spareLook); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
 // Step computes the next few items. Call it from Idle. It skips deleted items, and drops items that are deleted or
 // changed while they are computed.
 func (a *Ahead) Step(ctx context.Context, do Do) (did AheadDid, err error) {

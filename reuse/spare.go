@@ -64,10 +64,16 @@ func (s *Spare) use(ctx context.Context, work func() error) error {
 }
 
 // busy reports whether a request waits or is being computed.
-func (s *Spare) busy() bool {
+func (s *Spare) busy() bool { return s.busyBut(nil) }
+
+// busyBut is busy without the requests of one Load.
+func (s *Spare) busyBut(but Load) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.loads {
+		if *l == but {
+			continue
+		}
 		if ms, waiting := (*l).Backlog(); ms > 0 || waiting > 0 {
 			s.seen = time.Now()
 			return true

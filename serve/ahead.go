@@ -1,7 +1,11 @@
 package serve
 
 import (
+	"context"
+
 	"grebe/ahead"
+	"grebe/dispatch"
+	"grebe/engine"
 	"grebe/plan"
 	"grebe/schedule"
 )
@@ -42,7 +46,10 @@ func (sl *slot) indexed() (ahead.Checkpoint, func()) {
 	if !keepsItems(c.Model) {
 		return ahead.Checkpoint{}, release
 	}
-	return ahead.Checkpoint{Cache: c.Cache, Do: c.Runner.Do, Disk: c.Disk}, release
+	do := func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+		return c.Runner.Do(dispatch.Background(ctx), j)
+	}
+	return ahead.Checkpoint{Cache: c.Cache, Do: do, Disk: c.Disk}, release
 }
 
 // hotNow returns the items that requests name most.

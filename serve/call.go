@@ -417,7 +417,7 @@ func entered[R any](ctx context.Context, c *call, kind dispatch.Kind, size int, 
 	if end, ok := ctx.Deadline(); ok && forwarded(ctx) { // what the process that it came from has left
 		c.deadline = min(c.deadline, max(0, end.Sub(c.start)))
 	}
-	if c.model.Admit == nil {
+	if c.model.Admit == nil || dispatch.InBackground(ctx) && c.model.Queue.Pauses() { // it delays nobody
 		return answer(ctx)
 	}
 	place, err := c.model.Admit(kind, size, c.start.Add(c.deadline))

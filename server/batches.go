@@ -195,7 +195,7 @@ func (s *Server) tryLine(ctx context.Context, op string, line []byte) (answer []
 		if req.DeadlineMs == 0 {
 			req.DeadlineMs = s.service.LongestDeadline()
 		}
-		err = s.service.Idle(ctx, req.Model, func() error {
+		err = s.service.Idle(ctx, req.Model, func(ctx context.Context) error {
 			resp, err := s.service.Rank(ctx, req)
 			if err == nil {
 				answer = wire.EncodeRank(resp)
@@ -211,7 +211,7 @@ func (s *Server) tryLine(ctx context.Context, op string, line []byte) (answer []
 	if req.DeadlineMs == 0 {
 		req.DeadlineMs = s.service.LongestDeadline()
 	}
-	err = s.service.Idle(ctx, req.Model, func() error {
+	err = s.service.Idle(ctx, req.Model, func(ctx context.Context) error {
 		resp, err := s.service.Recommend(ctx, req)
 		if err == nil {
 			answer = wire.EncodeRecommend(resp)

@@ -32,6 +32,7 @@ type commands struct {
 	Tiers      tiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
 	Overload   overloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
 	Ahead      aheadCmd      `cmd:"" help:"Indexing while idle: tokens that one-shot users reuse, and P99 of requests beside it."`
+	Batch      batchCmd      `cmd:"" help:"A batch beside online requests: the share of idle time that it uses, and their P99."`
 	Budget     budgetCmd     `cmd:"" help:"How three models compete for one budget of host memory; two configurations on one folder."`
 	Import     importCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
 	Ingest     ingestCmd     `cmd:"" help:"Imports from CSV and Parquet: records per second that are checked, and that are durable."`

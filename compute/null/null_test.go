@@ -95,3 +95,30 @@ func TestRefuses(t *testing.T) {
 		t.Error("a matrix of nothing")
 	}
 }
+
+// A batch that may pause takes its time in parts, and a pause takes none of it.
+func TestPauses(t *testing.T) {
+	var slept, longest time.Duration
+	d := New(Options{Fixed: time.Hour, Sleep: func(d time.Duration) { slept, longest = slept+d, max(longest, d) }})
+	r, err := d.Open(shape, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := batch(t, d.Memory())
+	b.Pause = func() {}
+	if err := r.Begin(b); err != nil {
+		t.Fatal(err)
+	}
+	for layer := range shape.Layers {
+		r.QKV(layer, nil)
+		r.Attend(layer)
+		r.Output(nil)
+		r.FFN(nil)
+	}
+	if want := time.Hour; slept < want-time.Minute || slept > want || longest > want/5 {
+		t.Errorf("slept for %v, up to %v at a time; want an hour in six parts", slept, longest)
+	}
+	if err := r.Hidden(nil, nil, nil); err != nil || slept > time.Hour {
+		t.Errorf("slept for %v: %v", slept, err)
+	}
+}

@@ -17,6 +17,7 @@ type runner struct {
 	batch  *compute.Batch
 	ends   time.Time // when the batch's time is over
 	takes  time.Duration
+	steps  int // operations of the batch that took a part of its time
 	err    error
 }
 
@@ -26,7 +27,7 @@ func (r *runner) Begin(b *compute.Batch) error {
 		return r.err
 	}
 	o := &r.device.opt
-	r.batch = b
+	r.batch, r.steps = b, 0
 	r.takes = o.Fixed + time.Duration(len(b.Tokens))*o.Row
 	if o.Key > 0 {
 		r.takes += time.Duration(keys(b)) * o.Key
@@ -49,6 +50,24 @@ func keys(b *compute.Batch) int {
 		n += s.Rows()*seen + s.Rows()*(s.Rows()+1)/2
 	}
 	return n
+}
+
+// stepsOfLayer is the number of operations of a layer that take time if the batch may pause: QKV, Output and FFN.
+const stepsOfLayer = 3
+
+// step takes an operation's part of the time of a batch that may pause. Other batches take no time here, so that the
+// host works while the device does.
+func (r *runner) step() {
+	if r.err != nil || r.batch.Pause == nil || r.takes <= 0 {
+		return
+	}
+	part := r.takes / time.Duration(max(1, stepsOfLayer*r.shape.Layers-r.steps))
+	r.steps++
+	began := time.Now()
+	r.device.opt.Sleep(part)
+	now := time.Now()
+	r.takes -= max(part, now.Sub(began))
+	r.ends = now.Add(r.takes)
 }
 
 // finish waits until the batch's time is over.
@@ -110,12 +129,12 @@ func (r *runner) Received(out []float32) error {
 func (r *runner) Close() error { return nil }
 
 func (r *runner) Embed(compute.Table)                {}
-func (r *runner) QKV(int, *compute.AttentionWeights) {}
+func (r *runner) QKV(int, *compute.AttentionWeights) { r.step() }
 func (r *runner) Attend(int)                         {}
 func (r *runner) Keep([]int32)                       {}
-func (r *runner) Output(*compute.AttentionWeights)   {}
-func (r *runner) FFN(*compute.FFNWeights)            {}
+func (r *runner) Output(*compute.AttentionWeights)   { r.step() }
+func (r *runner) FFN(*compute.FFNWeights)            { r.step() }
 func (r *runner) Place(int, []compute.Part)          {}
 func (r *runner) Sum([]compute.SumPart)              {}
-func (r *runner) UVQK(int, *compute.STUWeights)      {}
-func (r *runner) Mix(*compute.STUWeights)            {}
+func (r *runner) UVQK(int, *compute.STUWeights)      { r.step() }
+func (r *runner) Mix(*compute.STUWeights)            { r.step() }

@@ -26,7 +26,7 @@ func (d *decoder) Blend(r compute.Runner, b *compute.Batch, repair *model.Repair
 		return d.watch(blender, b, repair, keep)
 	}
 	for i := range repair.Layer {
-		d.layer(r, i, nil)
+		d.layer(r, b, i, nil)
 	}
 	w := &d.layers[repair.Layer]
 	r.QKV(repair.Layer, &w.attention)
@@ -37,7 +37,7 @@ func (d *decoder) Blend(r compute.Runner, b *compute.Batch, repair *model.Repair
 	r.Output(&w.attention)
 	r.FFN(&w.ffn)
 	for i := repair.Layer + 1; i < len(d.layers); i++ {
-		d.layer(r, i, keep)
+		d.layer(r, b, i, keep)
 	}
 	return nil
 }

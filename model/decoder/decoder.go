@@ -125,21 +125,22 @@ func (d *decoder) Forward(r compute.Runner, b *compute.Batch, keep []int32) erro
 	if err := r.Begin(b); err != nil {
 		return err
 	}
-	d.run(r, keep)
+	d.run(r, b, keep)
 	return nil
 }
 
 // run puts a batch that was begun through the layers.
-func (d *decoder) run(r compute.Runner, keep []int32) {
+func (d *decoder) run(r compute.Runner, b *compute.Batch, keep []int32) {
 	r.Embed(d.embedding)
 	for i := range d.layers {
-		d.layer(r, i, keep)
+		d.layer(r, b, i, keep)
 	}
 }
 
 // layer runs layer i; the last leaves the rows in keep, unless it is nil.
-func (d *decoder) layer(r compute.Runner, i int, keep []int32) {
+func (d *decoder) layer(r compute.Runner, b *compute.Batch, i int, keep []int32) {
 	l, last := &d.layers[i], i == len(d.layers)-1
+	b.GiveWay()
 	r.QKV(i, &l.attention)
 	if last && keep != nil && len(keep) == 0 {
 		return // the KV is all that was wanted
@@ -148,7 +149,9 @@ func (d *decoder) layer(r compute.Runner, i int, keep []int32) {
 	if last && keep != nil {
 		r.Keep(keep)
 	}
+	b.GiveWay()
 	r.Output(&l.attention)
+	b.GiveWay()
 	r.FFN(&l.ffn)
 }
 

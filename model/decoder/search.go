@@ -31,11 +31,11 @@ func (d *decoder) Search(r compute.Searcher, b *compute.Batch, s *compute.Search
 	if err := r.Search(s); err != nil {
 		return err
 	}
-	d.run(r, keep)
+	d.run(r, b, keep)
 	r.Select(d.norm, heads[0])
 	for _, head := range heads[1:] {
 		r.Round()
-		d.run(r, nil)
+		d.run(r, b, nil)
 		r.Select(d.norm, head)
 	}
 	return r.Found(out)

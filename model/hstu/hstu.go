@@ -127,6 +127,7 @@ func (m *Model) Forward(r compute.Runner, b *compute.Batch, keep []int32) error 
 	stu.Sum(rows.parts)
 	last := len(m.layers) - 1
 	for i := range m.layers {
+		b.GiveWay()
 		stu.UVQK(i, &m.layers[i])
 		if i == last && keep != nil && len(keep) == 0 {
 			break // the KV is all that was wanted
@@ -135,6 +136,7 @@ func (m *Model) Forward(r compute.Runner, b *compute.Batch, keep []int32) error 
 		if i == last && keep != nil {
 			stu.Keep(keep)
 		}
+		b.GiveWay()
 		stu.Mix(&m.layers[i])
 	}
 	return nil
