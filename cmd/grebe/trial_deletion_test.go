@@ -152,6 +152,8 @@ func TestTrialDeletedUser(t *testing.T) {
 		for i, u := range gone {
 			c.remove(up[i%2], u)
 		}
+		copies := c.copies(away)
+		c.launch(away) // soon: a second after a deletion the log is erased
 		for _, m := range up {
 			c.until(10*time.Second, func() string {
 				if n := c.users(m); n != others+len(kept) {
@@ -167,8 +169,6 @@ func TestTrialDeletedUser(t *testing.T) {
 				t.Errorf("%s was deleted, and %s finds %d tokens: %s", u.id, node, cached, source)
 			}
 		}
-		copies := c.copies(away)
-		c.launch(away)
 		c.settled(30*time.Second, c.nodes...)
 		copied += c.copies(away) - copies
 		for i, u := range later {
