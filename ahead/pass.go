@@ -40,7 +40,9 @@ func (m *model) due(asked bool) pass {
 	case rested && last == Full && c.Cache.AheadRoom(c.space()).Wide():
 		return fullPass
 	}
-	if hot := m.hottestNow(); schedule.AheadHot(len(hot), fresh(m.hot, hot)) {
+	hot := m.hottestNow(&share)
+	// The hot items of all are published seldom: each new one counts.
+	if fresh(m.hot, hot[:len(share.Hot)]) > 0 || schedule.AheadHot(len(hot), fresh(m.hot, hot)) {
 		return hotPass
 	}
 	return noPass
@@ -49,9 +51,23 @@ func (m *model) due(asked bool) pass {
 // mostHot is the length of the list of hottest items. A change of this list starts a short pass.
 const mostHot = 64
 
-func (m *model) hottestNow() []Hot {
-	hot := m.opt.Hot()
-	return hot[:min(mostHot, len(hot))]
+// hottestNow returns the items that are hot for all processes, then those that are hot here.
+func (m *model) hottestNow(share *Share) []Hot {
+	here := m.opt.Hot()
+	asked := make(map[string]int64, len(here))
+	for _, h := range here {
+		asked[h.ID] = h.Asked
+	}
+	out, all := make([]Hot, 0, len(share.Hot)+mostHot), make(map[string]bool, len(share.Hot))
+	for _, id := range share.Hot {
+		out, all[id] = append(out, Hot{ID: id, Asked: max(1, asked[id])}), true
+	}
+	for _, h := range here[:min(mostHot, len(here))] {
+		if !all[h.ID] {
+			out = append(out, h)
+		}
+	}
+	return out
 }
 
 // full goes over all items of the catalog.
@@ -64,7 +80,7 @@ func (m *model) full(ctx context.Context) {
 		return
 	}
 	share := m.opt.share(m.name)
-	m.cache, m.seen, m.hot, m.epoch = c.Cache, m.changes.Load(), m.hottestNow(), share.Epoch
+	m.cache, m.seen, m.hot, m.epoch = c.Cache, m.changes.Load(), m.hottestNow(&share), share.Epoch
 	m.set(func(p *Progress) { *p = Progress{Model: m.name, State: Computing, began: began} })
 	list, err := m.list(ctx, c.Cache, share.Mine)
 	if err == nil {
@@ -101,7 +117,8 @@ func (m *model) hottest(ctx context.Context) {
 	if c.Cache == nil {
 		return
 	}
-	m.hot = m.hottestNow()
+	share := m.opt.share(m.name)
+	m.hot = m.hottestNow(&share)
 	list := reuse.Listed{Item: m.opt.Catalog.Item}
 	for _, h := range m.hot {
 		list.IDs, list.Heat = append(list.IDs, h.ID), append(list.Heat, schedule.Heat{Asked: h.Asked})

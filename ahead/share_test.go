@@ -66,3 +66,43 @@ func TestTheCatalogIsDivided(t *testing.T) {
 		}
 	})
 }
+
+// Items that are hot for all are computed by a process that does not own them and whose requests do not name them. Each one that comes
+// counts.
+func TestHotItemsOfAllAreComputed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hot atomic.Pointer[[]string]
+		hot.Store(&[]string{})
+		w := newWorld(t, 100, false)
+		w.opt.Share = func(string) Share {
+			now := *hot.Load()
+			return Share{Epoch: 1, Hot: now, Mine: func(id string) bool { return len(id) == 1 || slices.Contains(now, id) }}
+		}
+		w.start(t)
+		defer w.end()
+		if got := w.took(); len(got) != 10 {
+			t.Fatalf("computed %v, want its own ten", got)
+		}
+		for _, c := range []struct {
+			hot  []string
+			want []int32
+		}{
+			{[]string{"70", "3", "50"}, []int32{70, 50}}, // 3 is its own
+			{[]string{"70", "3", "50"}, nil},
+			{[]string{"70", "60", "3", "50", "1", "2", "4", "5"}, []int32{60}},
+			{[]string{"3"}, nil},
+		} {
+			hot.Store(&c.hot)
+			wait(time.Minute)
+			got := w.took()
+			slices.Sort(got)
+			slices.Sort(c.want)
+			if !slices.Equal(got, c.want) {
+				t.Errorf("hot items %v: computed %v, want %v", c.hot, got, c.want)
+			}
+		}
+		if p := w.Progress()[0]; p.Items != 10 {
+			t.Errorf("progress %+v", p)
+		}
+	})
+}

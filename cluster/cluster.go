@@ -82,6 +82,7 @@ type Local interface {
 	Score(context.Context, *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error)
 	Rerank(context.Context, *grebev1.RerankRequest) (*grebev1.RerankResponse, error)
 	Offer(model string) (serve.Offer, bool)
+	HotItems() (items []serve.Hot, total int64)
 	Tracer() *tracing.Tracer
 	Rescue(op string, err *error)
 	Checkpoint(model string) (serve.Checkpoint, error)

@@ -67,6 +67,8 @@ func (l *local) ChangeCheckpoint(_ string, back bool) error { return l.files.cha
 
 func (l *local) Keeper() *generate.Keeper { return l.keeper }
 
+func (*local) HotItems() ([]serve.Hot, int64) { return nil, 0 }
+
 func (l *local) Tracer() *tracing.Tracer { return l.tracer }
 
 func (*local) Rescue(_ string, err *error) {

@@ -15,6 +15,7 @@ import (
 	"grebe/cluster/feed"
 	feedwire "grebe/cluster/feed/wire"
 	"grebe/cluster/member"
+	"grebe/cluster/place"
 	"grebe/placement"
 	"grebe/residency"
 	"grebe/reuse"
@@ -34,6 +35,7 @@ type fleet struct {
 	model *Model
 
 	places atomic.Pointer[placement.Map] // nil: none was published
+	hot    atomic.Pointer[place.Hot]     // nil: none was published
 
 	mu      sync.Mutex
 	router  *route.Router

@@ -21,10 +21,19 @@ func (c *Cluster) startPlacement() {
 			}
 		}, sync.OnceFunc(func() { close(c.mapped) }))
 	})
+	c.run.Go(func() {
+		place.FollowHot(c.ctx, c.cfg.Coordinator, c.cfg.Log, func(model string, h *place.Hot) {
+			if f := c.fleets[model]; f != nil {
+				f.hot.Store(h)
+			}
+		})
+	})
 	if !c.computes() {
 		return
 	}
-	j := &place.Job{Self: c.cfg.Node + "/" + c.boot, Coordinator: c.cfg.Coordinator, Nodes: c.owners, TTL: c.cfg.Lease, Log: c.cfg.Log}
+	j := &place.Job{
+		Self: c.cfg.Node + "/" + c.boot, Coordinator: c.cfg.Coordinator, Nodes: c.owners, Heat: c.heat, TTL: c.cfg.Lease, Log: c.cfg.Log,
+	}
 	for _, f := range c.groups {
 		j.Models = append(j.Models, f.model.Name)
 	}
@@ -60,7 +69,7 @@ func (c *Cluster) owners(model string) []place.Node {
 	return by[best]
 }
 
-// Index returns the part of the catalog that this node computes ahead of requests: the items that it owns.
+// Index returns the part of the catalog that this node computes ahead of requests: the items that it owns, and those that all nodes hold.
 func (c *Cluster) Index(model string) ahead.Share {
 	f := c.fleets[model]
 	if f == nil {
@@ -72,7 +81,12 @@ func (c *Cluster) Index(model string) ahead.Share {
 		alone := m != nil && !slices.ContainsFunc(c.owners(f.model.Name), func(n place.Node) bool { return n.ID == c.cfg.Node })
 		return ahead.Share{Wait: !alone}
 	}
-	return ahead.Share{Epoch: m.Epoch, Mine: func(id string) bool { return place.Owner(m, id) == c.cfg.Node }}
+	hot := f.hot.Load()
+	s := ahead.Share{Epoch: m.Epoch, Mine: func(id string) bool { return hot.Has(id) || place.Owner(m, id) == c.cfg.Node }}
+	if hot != nil {
+		s.Hot = hot.Items
+	}
+	return s
 }
 
 // placed describes the map of the first model.
@@ -87,6 +101,9 @@ func (c *Cluster) placed() *status.Placement {
 	out, items := &status.Placement{Epoch: m.Epoch, Kind: "hash"}, 0
 	if c.catalog != nil {
 		items = c.catalog.Stats().Items
+	}
+	if h := c.groups[0].hot.Load(); h != nil && len(h.Items) > 0 {
+		out.Kind, out.Hot = "hot-cold", len(h.Items)
 	}
 	for _, x := range m.Members() {
 		out.Nodes = append(out.Nodes, status.Held{ID: x.Name, Items: int(place.Share(m, x.Name)*float64(items) + .5)})

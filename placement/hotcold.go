@@ -67,7 +67,7 @@ func HotCold(c Config, uses []float64, remote float64) (*Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.heat(hotSet(uses, remote))
+	m.heat(HotSet(uses, 0, remote))
 	return m, nil
 }
 
@@ -83,7 +83,7 @@ func (m *Map) Refresh(uses []float64, remote float64) (*Map, bool, error) {
 	if err := checkRemote(uses, remote); err != nil {
 		return nil, false, err
 	}
-	hot := hotSet(uses, remote)
+	hot := HotSet(uses, 0, remote)
 	var mass, came, left float64
 	for _, i := range hot {
 		mass += uses[i]
@@ -100,7 +100,7 @@ func (m *Map) Refresh(uses []float64, remote float64) (*Map, bool, error) {
 			left += uses[i]
 		}
 	}
-	if max(came, left) <= changed*mass {
+	if !Shifted(mass, came, left) {
 		return m, false, nil
 	}
 	next := *m
@@ -109,6 +109,9 @@ func (m *Map) Refresh(uses []float64, remote float64) (*Map, bool, error) {
 	next.heat(hot)
 	return &next, true, nil
 }
+
+// Shifted reports whether a hot set of a mass is worth publishing: the uses of items that came, or that left, are more than 2 % of it.
+func Shifted(mass, came, left float64) bool { return max(came, left) > changed*mass }
 
 // heat makes a table with these items everywhere and the others by hash.
 func (m *Map) heat(hot []int32) {
@@ -121,9 +124,10 @@ func (m *Map) heat(hot []int32) {
 	}
 }
 
-// hotSet scans the items from the hottest until their share of the uses is at least 1−remote.
-func hotSet(uses []float64, remote float64) []int32 {
-	var total, cdf float64
+// HotSet returns the items from the hottest on until their share of the uses is at least 1−remote (BAT-4, step 2 of Algorithm 1). Others
+// are the uses of items that uses does not list.
+func HotSet(uses []float64, others, remote float64) []int32 {
+	total, cdf := others, 0.
 	for _, u := range uses {
 		total += u
 	}

@@ -81,6 +81,7 @@ type Cache struct {
 	full             atomic.Bool // an entry was evicted to make room
 	decisions        [2][schedule.NumReasons]atomic.Int64
 	loads            loads
+	means            means
 	peers            atomic.Pointer[Peers]
 	recorded         int // decisions so far; guarded by the record's lock
 }
@@ -239,6 +240,11 @@ func (c *Cache) Begin(r *Request) *Visit {
 		c.recordDecision(v, &costs, r.Policy)
 	}
 	c.decisions[v.Decision.Order][v.Decision.Reason].Add(1)
+	tokens := 0
+	for _, n := range v.lengths {
+		tokens += int(n)
+	}
+	c.means.note(len(r.User), len(r.Items), tokens)
 	v.hit = v.Decision.Reuse && v.Decision.Order == plan.UserFirst && own > 0
 	return v
 }

@@ -151,3 +151,14 @@ func (h *hot) most(n int) (out []Hot) {
 	}
 	return out
 }
+
+// HotItems returns how often rankings named items, at least, for those that they name most. Total is for all items.
+func (s *Service) HotItems() (items []Hot, total int64) {
+	for _, e := range s.hotItems.top(hotKept) {
+		total += e.count
+		if e.count > e.over {
+			items = append(items, Hot{ID: e.id, Count: e.count - e.over})
+		}
+	}
+	return items, total
+}

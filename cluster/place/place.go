@@ -6,6 +6,9 @@
 // The map says who computes and keeps an item before requests need it. It does not say where an item is: the nodes' feeds do. So a new
 // map misleads nobody while it is being filled. Requests find items at their old owners until the new ones have them.
 //
+// Items that requests name most are held by all nodes (BAT-4). The leader asks the nodes for the uses of items, and writes the ids of the
+// hot ones, likewise fenced, under hot/<model>. Members that do not know that key hold their own items alone.
+//
 // The value of a key is the map itself, as package placement encodes it. Items are placed by a hash of their id, so a map does not
 // grow with the catalog: it takes about 16 KiB.
 package place
@@ -118,11 +121,13 @@ func (p *Planner) absent(now time.Time, old *placement.Map, there []Node) (out [
 	return out
 }
 
-// Key returns the key of a model's map, and Model the model of a key.
+// Key returns the key of a model's map.
 func Key(model string) string { return Prefix + model }
 
 // Prefix begins the keys of maps.
 const Prefix = "placement/"
 
-// Model returns the model of a key.
-func Model(key string) string { return strings.TrimPrefix(key, Prefix) }
+// hotPrefix begins the keys of hot items.
+const hotPrefix = "hot/"
+
+func hotKey(model string) string { return hotPrefix + model }

@@ -2,8 +2,10 @@ package place
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"grebe/cluster/coord"
@@ -19,6 +21,8 @@ type Job struct {
 	Models      []string
 	// Nodes returns the nodes that serve a model; nil: the members are not known yet.
 	Nodes func(model string) []Node
+	// Heat returns the reports of the nodes that own a model's items, of those that answer soon; nil: there are no hot items.
+	Heat  func(ctx context.Context, model string, nodes []Node) []Report
 	TTL   time.Duration // of the leader's term; default 10 s
 	Every time.Duration // between two looks at the nodes; default 1 s
 	Log   *slog.Logger
@@ -38,6 +42,11 @@ type published struct {
 	object  *leader.Object
 	planner Planner
 	now     *placement.Map // nil: there is none
+
+	hotObject  *leader.Object
+	hotPlanner HotPlanner
+	hot        *Hot      // nil: there is none
+	looked     time.Time // at the nodes' reports
 }
 
 // lead publishes maps until the term ends.
@@ -54,6 +63,14 @@ func (j *Job) lead(ctx context.Context, t *leader.Term) error {
 				j.Log.Error("the placement of a model is made anew", "model", model, "error", err)
 			}
 		}
+		if p.hotObject, err = t.Claim(ctx, hotKey(model)); err != nil {
+			return fmt.Errorf("claim the hot items of %s: %w", model, err)
+		}
+		if data := p.hotObject.Data(); len(data) > 0 {
+			if p.hot, err = decodeHot(data); err != nil {
+				j.Log.Error("the hot items of a model are found anew", "model", model, "error", err)
+			}
+		}
 		all = append(all, p)
 	}
 	timer := time.NewTimer(tick.Wait(j.Every))
@@ -61,6 +78,9 @@ func (j *Job) lead(ctx context.Context, t *leader.Term) error {
 	for {
 		for _, p := range all {
 			if err := j.publish(ctx, p); err != nil {
+				return err
+			}
+			if err := j.publishHot(ctx, p); err != nil {
 				return err
 			}
 		}
@@ -90,17 +110,51 @@ func (j *Job) publish(ctx context.Context, p *published) error {
 	return nil
 }
 
+// publishHot writes a model's hot items if they changed.
+func (j *Job) publishHot(ctx context.Context, p *published) error {
+	if now := time.Now(); j.Heat == nil || now.Sub(p.looked) < heatEvery {
+		return nil
+	} else {
+		p.looked = now
+	}
+	nodes := j.Nodes(p.model)
+	next := p.hotPlanner.Next(p.looked, p.hot, j.Heat(ctx, p.model, nodes), len(nodes))
+	if next == p.hot {
+		return nil
+	}
+	data, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("the hot items of %s: %w", p.model, err)
+	}
+	if err := p.hotObject.Write(ctx, data); err != nil {
+		return fmt.Errorf("publish the hot items of %s: %w", p.model, err)
+	}
+	p.hot = next
+	j.Log.Info("hot items are placed on all nodes", "model", p.model, "epoch", next.Epoch, "items", len(next.Items))
+	return nil
+}
+
 // Follow calls apply with each map that is published, until ctx ends. It ignores maps of earlier terms, and damaged ones. It calls
 // listed when all maps that there are have been applied, again after each loss of the coordinator.
 func Follow(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply func(model string, m *placement.Map), listed func()) {
+	follow(ctx, c, Prefix, log, placement.Decode, apply, listed)
+}
+
+// FollowHot does the same with the sets of hot items.
+func FollowHot(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply func(model string, h *Hot)) {
+	follow(ctx, c, hotPrefix, log, decodeHot, apply, func() {})
+}
+
+func follow[T any](ctx context.Context, c coord.Coordinator, prefix string, log *slog.Logger, decode func([]byte) (T, error),
+	apply func(model string, v T), listed func()) {
 	var r leader.Reader
-	for e := range c.Watch(ctx, Prefix) {
+	for e := range c.Watch(ctx, prefix) {
 		for _, n := range e.Entries {
 			f, ok, err := r.Accept(n)
 			if err == nil && ok && len(f.Data) > 0 {
-				var m *placement.Map
-				if m, err = placement.Decode(f.Data); err == nil {
-					apply(Model(n.Key), m)
+				var v T
+				if v, err = decode(f.Data); err == nil {
+					apply(strings.TrimPrefix(n.Key, prefix), v)
 				}
 			}
 			if err != nil {

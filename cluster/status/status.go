@@ -56,7 +56,8 @@ type Model struct {
 // Placement is the placement map in use.
 type Placement struct {
 	Epoch uint64 `json:"epoch"`
-	Kind  string `json:"kind"`
+	Kind  string `json:"kind"`          // hash, or hot-cold if all nodes hold some items
+	Hot   int    `json:"hot,omitempty"` // items that all nodes hold
 	Nodes []Held `json:"nodes"`
 	Moved int64  `json:"moved_bytes"` // still to be filled
 }

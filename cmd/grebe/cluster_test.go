@@ -24,7 +24,7 @@ func threeNodes() *status.Cluster {
 	}
 	c := &status.Cluster{Name: "demo", Self: "n1", Coordinator: "up", Epoch: 7, Routing: "predicted",
 		Nodes: []status.Node{node("n1", "ACTIVE", 0, true), node("n2", "SUSPECT", 12.34, false), node("n3", "ACTIVE", 1500, true)},
-		Placement: &status.Placement{Epoch: 4, Kind: "hrcs", Moved: 12_300_000,
+		Placement: &status.Placement{Epoch: 4, Kind: "hrcs", Hot: 12, Moved: 12_300_000,
 			Nodes: []status.Held{{ID: "n1", Items: 3180, Bytes: 5e6}, {ID: "n3", Items: 3180, Bytes: 5e6}}},
 		Transfers: []status.Transfer{{From: "n3", To: "n1", Blocks: 1000, Bytes: 2e9, Late: 3, RateMB: 900, TripMs: 0.21}},
 		Changes: []status.Change{{At: "2026-11-17T04:00:03.250Z", Node: "n2", From: "LEASE_LOST", To: "SUSPECT"},
@@ -43,7 +43,7 @@ n1 *  ACTIVE          node,router   0.0 ms    1,203  42.0 ms  12,034       0  12
 n2    SUSPECT         node,router  12.3 ms  unknown        -  12,034       0  127.0.0.1:8080
 n3    ACTIVE,drained  node,router    1.5 s    1,203  42.0 ms  12,034       2  127.0.0.1:8080
 
-Placement hrcs, epoch 4, 12.3 MB to be filled
+Placement hrcs, epoch 4, 12 hot items on all nodes, 12.3 MB to be filled
 
 node  items    size
 n1    3,180  5.0 MB

@@ -35,6 +35,9 @@ func clusterText(s *status.Cluster) string {
 	}
 	if p := s.Placement; p != nil {
 		fmt.Fprintf(&b, "\nPlacement %s, epoch %d", p.Kind, p.Epoch)
+		if p.Hot > 0 {
+			fmt.Fprintf(&b, ", %s hot items on all nodes", count(int64(p.Hot)))
+		}
 		if p.Moved > 0 {
 			fmt.Fprintf(&b, ", %s to be filled", human.Bytes(p.Moved))
 		}

@@ -153,7 +153,7 @@ function showPlacement(cluster) {
   whenChanged("placement", p || null, () => {
     if (!p) return [element("p", { class: "note" }, "no map is published: every node may hold every item")];
     const top = Math.max(1, ...p.nodes.map((n) => n.items));
-    return [element("p", { class: "note" }, `${p.kind}, epoch ${p.epoch}${p.moved_bytes ? `, ${short(p.moved_bytes, "B")} to be filled` : ""}`),
+    return [element("p", { class: "note" }, `${p.kind}, epoch ${p.epoch}${p.hot ? `, ${whole(p.hot)} hot items on all nodes` : ""}${p.moved_bytes ? `, ${short(p.moved_bytes, "B")} to be filled` : ""}`),
       element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, "node"), element("th", {}, "items"), element("th", { class: "number" }, "size"))),
         element("tbody", {}, ...p.nodes.map((n) => element("tr", {}, element("td", {}, n.id),
           element("td", {}, element("meter", { max: top, value: n.items, "aria-hidden": "true" }), whole(n.items)), element("td", { class: "number" }, n.bytes ? short(n.bytes, "B") : "")))))];

@@ -643,6 +643,151 @@ func (x *Versions) GetFollowed() uint64 {
 	return 0
 }
 
+type GetHeatRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHeatRequest) Reset() {
+	*x = GetHeatRequest{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHeatRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHeatRequest) ProtoMessage() {}
+
+func (x *GetHeatRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHeatRequest.ProtoReflect.Descriptor instead.
+func (*GetHeatRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *GetHeatRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+// Heat is how often a node's requests named items since it started, and what it takes to compute or to fetch their KV.
+type Heat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Boot          string                 `protobuf:"bytes,1,opt,name=boot,proto3" json:"boot,omitempty"`                                 // of this start of the process
+	Items         []string               `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`                               // that were named most
+	Uses          []uint64               `protobuf:"varint,3,rep,packed,name=uses,proto3" json:"uses,omitempty"`                         // of these, at least
+	Total         uint64                 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`                              // uses of all items
+	PrefillMs     float64                `protobuf:"fixed64,5,opt,name=prefill_ms,json=prefillMs,proto3" json:"prefill_ms,omitempty"`    // of a user's tokens behind the candidates of a request
+	TokenMs       float64                `protobuf:"fixed64,6,opt,name=token_ms,json=tokenMs,proto3" json:"token_ms,omitempty"`          // to fetch the KV of a token from another node
+	Candidates    float64                `protobuf:"fixed64,7,opt,name=candidates,proto3" json:"candidates,omitempty"`                   // mean number of a request; 0: there was none
+	ItemTokens    float64                `protobuf:"fixed64,8,opt,name=item_tokens,json=itemTokens,proto3" json:"item_tokens,omitempty"` // mean tokens of an item
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Heat) Reset() {
+	*x = Heat{}
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heat) ProtoMessage() {}
+
+func (x *Heat) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_cluster_v1_peer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heat.ProtoReflect.Descriptor instead.
+func (*Heat) Descriptor() ([]byte, []int) {
+	return file_grebe_cluster_v1_peer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Heat) GetBoot() string {
+	if x != nil {
+		return x.Boot
+	}
+	return ""
+}
+
+func (x *Heat) GetItems() []string {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *Heat) GetUses() []uint64 {
+	if x != nil {
+		return x.Uses
+	}
+	return nil
+}
+
+func (x *Heat) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Heat) GetPrefillMs() float64 {
+	if x != nil {
+		return x.PrefillMs
+	}
+	return 0
+}
+
+func (x *Heat) GetTokenMs() float64 {
+	if x != nil {
+		return x.TokenMs
+	}
+	return 0
+}
+
+func (x *Heat) GetCandidates() float64 {
+	if x != nil {
+		return x.Candidates
+	}
+	return 0
+}
+
+func (x *Heat) GetItemTokens() float64 {
+	if x != nil {
+		return x.ItemTokens
+	}
+	return 0
+}
+
 var File_grebe_cluster_v1_peer_proto protoreflect.FileDescriptor
 
 const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
@@ -690,13 +835,29 @@ const file_grebe_cluster_v1_peer_proto_rawDesc = "" +
 	"\x04none\x18\x01 \x01(\bR\x04none\x12\x18\n" +
 	"\anumbers\x18\x02 \x03(\x04R\anumbers\x12\x18\n" +
 	"\adigests\x18\x03 \x03(\tR\adigests\x12\x1a\n" +
-	"\bfollowed\x18\x04 \x01(\x04R\bfollowed2\xe0\x03\n" +
+	"\bfollowed\x18\x04 \x01(\x04R\bfollowed\"&\n" +
+	"\x0eGetHeatRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\"\xd5\x01\n" +
+	"\x04Heat\x12\x12\n" +
+	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x14\n" +
+	"\x05items\x18\x02 \x03(\tR\x05items\x12\x12\n" +
+	"\x04uses\x18\x03 \x03(\x04R\x04uses\x12\x14\n" +
+	"\x05total\x18\x04 \x01(\x04R\x05total\x12\x1d\n" +
+	"\n" +
+	"prefill_ms\x18\x05 \x01(\x01R\tprefillMs\x12\x19\n" +
+	"\btoken_ms\x18\x06 \x01(\x01R\atokenMs\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\a \x01(\x01R\n" +
+	"candidates\x12\x1f\n" +
+	"\vitem_tokens\x18\b \x01(\x01R\n" +
+	"itemTokens2\xa5\x04\n" +
 	"\x04Peer\x12H\n" +
 	"\x05Probe\x12\x1e.grebe.cluster.v1.ProbeRequest\x1a\x1f.grebe.cluster.v1.ProbeResponse\x12H\n" +
 	"\x05Offer\x12\x1e.grebe.cluster.v1.OfferRequest\x1a\x1f.grebe.cluster.v1.OfferResponse\x12[\n" +
 	"\x10ChangeCheckpoint\x12).grebe.cluster.v1.ChangeCheckpointRequest\x1a\x1c.grebe.cluster.v1.Checkpoint\x12U\n" +
 	"\rGetCheckpoint\x12&.grebe.cluster.v1.GetCheckpointRequest\x1a\x1c.grebe.cluster.v1.Checkpoint\x12?\n" +
-	"\x05Spend\x12\x1a.grebe.cluster.v1.Spending\x1a\x1a.grebe.cluster.v1.Spending\x12O\n" +
+	"\x05Spend\x12\x1a.grebe.cluster.v1.Spending\x1a\x1a.grebe.cluster.v1.Spending\x12C\n" +
+	"\aGetHeat\x12 .grebe.cluster.v1.GetHeatRequest\x1a\x16.grebe.cluster.v1.Heat\x12O\n" +
 	"\vGetVersions\x12$.grebe.cluster.v1.GetVersionsRequest\x1a\x1a.grebe.cluster.v1.VersionsB&Z$grebe/api/grebe/cluster/v1;clusterv1b\x06proto3"
 
 var (
@@ -711,7 +872,7 @@ func file_grebe_cluster_v1_peer_proto_rawDescGZIP() []byte {
 	return file_grebe_cluster_v1_peer_proto_rawDescData
 }
 
-var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_grebe_cluster_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_grebe_cluster_v1_peer_proto_goTypes = []any{
 	(*ProbeRequest)(nil),            // 0: grebe.cluster.v1.ProbeRequest
 	(*ProbeResponse)(nil),           // 1: grebe.cluster.v1.ProbeResponse
@@ -723,25 +884,29 @@ var file_grebe_cluster_v1_peer_proto_goTypes = []any{
 	(*Spending)(nil),                // 7: grebe.cluster.v1.Spending
 	(*GetVersionsRequest)(nil),      // 8: grebe.cluster.v1.GetVersionsRequest
 	(*Versions)(nil),                // 9: grebe.cluster.v1.Versions
+	(*GetHeatRequest)(nil),          // 10: grebe.cluster.v1.GetHeatRequest
+	(*Heat)(nil),                    // 11: grebe.cluster.v1.Heat
 }
 var file_grebe_cluster_v1_peer_proto_depIdxs = []int32{
-	0, // 0: grebe.cluster.v1.Peer.Probe:input_type -> grebe.cluster.v1.ProbeRequest
-	2, // 1: grebe.cluster.v1.Peer.Offer:input_type -> grebe.cluster.v1.OfferRequest
-	4, // 2: grebe.cluster.v1.Peer.ChangeCheckpoint:input_type -> grebe.cluster.v1.ChangeCheckpointRequest
-	5, // 3: grebe.cluster.v1.Peer.GetCheckpoint:input_type -> grebe.cluster.v1.GetCheckpointRequest
-	7, // 4: grebe.cluster.v1.Peer.Spend:input_type -> grebe.cluster.v1.Spending
-	8, // 5: grebe.cluster.v1.Peer.GetVersions:input_type -> grebe.cluster.v1.GetVersionsRequest
-	1, // 6: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
-	3, // 7: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
-	6, // 8: grebe.cluster.v1.Peer.ChangeCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
-	6, // 9: grebe.cluster.v1.Peer.GetCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
-	7, // 10: grebe.cluster.v1.Peer.Spend:output_type -> grebe.cluster.v1.Spending
-	9, // 11: grebe.cluster.v1.Peer.GetVersions:output_type -> grebe.cluster.v1.Versions
-	6, // [6:12] is the sub-list for method output_type
-	0, // [0:6] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	0,  // 0: grebe.cluster.v1.Peer.Probe:input_type -> grebe.cluster.v1.ProbeRequest
+	2,  // 1: grebe.cluster.v1.Peer.Offer:input_type -> grebe.cluster.v1.OfferRequest
+	4,  // 2: grebe.cluster.v1.Peer.ChangeCheckpoint:input_type -> grebe.cluster.v1.ChangeCheckpointRequest
+	5,  // 3: grebe.cluster.v1.Peer.GetCheckpoint:input_type -> grebe.cluster.v1.GetCheckpointRequest
+	7,  // 4: grebe.cluster.v1.Peer.Spend:input_type -> grebe.cluster.v1.Spending
+	10, // 5: grebe.cluster.v1.Peer.GetHeat:input_type -> grebe.cluster.v1.GetHeatRequest
+	8,  // 6: grebe.cluster.v1.Peer.GetVersions:input_type -> grebe.cluster.v1.GetVersionsRequest
+	1,  // 7: grebe.cluster.v1.Peer.Probe:output_type -> grebe.cluster.v1.ProbeResponse
+	3,  // 8: grebe.cluster.v1.Peer.Offer:output_type -> grebe.cluster.v1.OfferResponse
+	6,  // 9: grebe.cluster.v1.Peer.ChangeCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	6,  // 10: grebe.cluster.v1.Peer.GetCheckpoint:output_type -> grebe.cluster.v1.Checkpoint
+	7,  // 11: grebe.cluster.v1.Peer.Spend:output_type -> grebe.cluster.v1.Spending
+	11, // 12: grebe.cluster.v1.Peer.GetHeat:output_type -> grebe.cluster.v1.Heat
+	9,  // 13: grebe.cluster.v1.Peer.GetVersions:output_type -> grebe.cluster.v1.Versions
+	7,  // [7:14] is the sub-list for method output_type
+	0,  // [0:7] is the sub-list for method input_type
+	0,  // [0:0] is the sub-list for extension type_name
+	0,  // [0:0] is the sub-list for extension extendee
+	0,  // [0:0] is the sub-list for field type_name
 }
 
 func init() { file_grebe_cluster_v1_peer_proto_init() }
@@ -755,7 +920,7 @@ func file_grebe_cluster_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_cluster_v1_peer_proto_rawDesc), len(file_grebe_cluster_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

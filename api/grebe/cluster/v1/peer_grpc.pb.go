@@ -25,6 +25,7 @@ const (
 	Peer_ChangeCheckpoint_FullMethodName = "/grebe.cluster.v1.Peer/ChangeCheckpoint"
 	Peer_GetCheckpoint_FullMethodName    = "/grebe.cluster.v1.Peer/GetCheckpoint"
 	Peer_Spend_FullMethodName            = "/grebe.cluster.v1.Peer/Spend"
+	Peer_GetHeat_FullMethodName          = "/grebe.cluster.v1.Peer/GetHeat"
 	Peer_GetVersions_FullMethodName      = "/grebe.cluster.v1.Peer/GetVersions"
 )
 
@@ -44,6 +45,8 @@ type PeerClient interface {
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*Checkpoint, error)
 	// Spend exchanges what clients' keys have spent of their limits at two members.
 	Spend(ctx context.Context, in *Spending, opts ...grpc.CallOption) (*Spending, error)
+	// GetHeat says which items requests name most at a node.
+	GetHeat(ctx context.Context, in *GetHeatRequest, opts ...grpc.CallOption) (*Heat, error)
 	// GetVersions lists the versions of the catalog that a member keeps.
 	GetVersions(ctx context.Context, in *GetVersionsRequest, opts ...grpc.CallOption) (*Versions, error)
 }
@@ -106,6 +109,16 @@ func (c *peerClient) Spend(ctx context.Context, in *Spending, opts ...grpc.CallO
 	return out, nil
 }
 
+func (c *peerClient) GetHeat(ctx context.Context, in *GetHeatRequest, opts ...grpc.CallOption) (*Heat, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Heat)
+	err := c.cc.Invoke(ctx, Peer_GetHeat_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerClient) GetVersions(ctx context.Context, in *GetVersionsRequest, opts ...grpc.CallOption) (*Versions, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Versions)
@@ -132,6 +145,8 @@ type PeerServer interface {
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*Checkpoint, error)
 	// Spend exchanges what clients' keys have spent of their limits at two members.
 	Spend(context.Context, *Spending) (*Spending, error)
+	// GetHeat says which items requests name most at a node.
+	GetHeat(context.Context, *GetHeatRequest) (*Heat, error)
 	// GetVersions lists the versions of the catalog that a member keeps.
 	GetVersions(context.Context, *GetVersionsRequest) (*Versions, error)
 	mustEmbedUnimplementedPeerServer()
@@ -158,6 +173,9 @@ func (UnimplementedPeerServer) GetCheckpoint(context.Context, *GetCheckpointRequ
 }
 func (UnimplementedPeerServer) Spend(context.Context, *Spending) (*Spending, error) {
 	return nil, status.Error(codes.Unimplemented, "method Spend not implemented")
+}
+func (UnimplementedPeerServer) GetHeat(context.Context, *GetHeatRequest) (*Heat, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetHeat not implemented")
 }
 func (UnimplementedPeerServer) GetVersions(context.Context, *GetVersionsRequest) (*Versions, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetVersions not implemented")
@@ -273,6 +291,24 @@ func _Peer_Spend_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_GetHeat_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetHeatRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).GetHeat(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_GetHeat_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).GetHeat(ctx, req.(*GetHeatRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Peer_GetVersions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetVersionsRequest)
 	if err := dec(in); err != nil {
@@ -317,6 +353,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Spend",
 			Handler:    _Peer_Spend_Handler,
+		},
+		{
+			MethodName: "GetHeat",
+			Handler:    _Peer_GetHeat_Handler,
 		},
 		{
 			MethodName: "GetVersions",
