@@ -22,9 +22,13 @@ type kafka struct {
 
 func newKafka(s *Stream) (*kafka, error) {
 	k := &kafka{waits: map[int32]int64{}}
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.Kafka...), kgo.ConsumerGroup(s.Group), kgo.ConsumeTopics(s.Topic),
-		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxBytes(16<<20), kgo.FetchMaxWait(500*time.Millisecond),
-		kgo.OnPartitionsRevoked(k.leave), kgo.OnPartitionsLost(k.leave))
+	opt := []kgo.Opt{kgo.SeedBrokers(s.Kafka...), kgo.ConsumerGroup(s.Group), kgo.ConsumeTopics(s.Topic),
+		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxBytes(16 << 20), kgo.FetchMaxWait(500 * time.Millisecond),
+		kgo.OnPartitionsRevoked(k.leave), kgo.OnPartitionsLost(k.leave)}
+	if s.Consumer != "" {
+		opt = append(opt, kgo.InstanceID(s.Consumer))
+	}
+	client, err := kgo.NewClient(opt...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

@@ -27,7 +27,7 @@ type Stream struct {
 	Redis       string   // address of a server
 	Topic       string   // or key of a Redis stream
 	Group       string   // of consumers, which share the messages
-	Consumer    string   // name of this one among them; Redis only
+	Consumer    string   // name of this one among them, which MUST be its own; Kafka: "" is none
 	Kind        string   // "items", "users" or "events"
 	Map, Lists  string   // as Import has them
 	Server      string

@@ -12,7 +12,7 @@ type streamCmd struct {
 	Redis       string   `xor:"from" required:"" help:"Redis server, such as localhost:6379." placeholder:"HOST:PORT"`
 	Topic       string   `required:"" help:"Topic of Kafka, or key of a stream of Redis."`
 	Group       string   `default:"grebe" help:"Group of consumers, which share the messages; default ${default}."`
-	Consumer    string   `help:"Name of this consumer in a group of Redis; default: the name of this machine."`
+	Consumer    string   `help:"Name of this consumer in its group. One that is started again under its name goes on at once. Default: the name of this machine with Redis; with Kafka none, and a killed consumer's partitions wait for its session to end."`
 	Kind        string   `required:"" enum:"items,users,events" help:"What the messages are: ${enum}."`
 	Map         string   `help:"Which field of a message each field comes from, as grebe import takes it; default: messages have the form of the API." placeholder:"FIELD=NAME,…"`
 	Lists       string   `default:";" help:"Text between the elements of a list in one text; default ${default}." placeholder:"TEXT"`
@@ -39,7 +39,7 @@ Examples:
 }
 
 func (c *streamCmd) Run(w *cli.World) error {
-	if c.Consumer == "" {
+	if c.Consumer == "" && c.Redis != "" {
 		name, err := os.Hostname()
 		if err != nil {
 			return err
