@@ -229,6 +229,7 @@ func serverConfig(cfg *config.Config) server.Config {
 		DrainDelay:      millis(cfg.Limits.DrainMillis),
 		Hosts:           hostsOf(cfg),
 		ShowUsers:       cfg.Dashboard.UserIDs == "shown",
+		Story:           cfg.Dashboard.Story,
 	}
 }
 

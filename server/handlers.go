@@ -176,7 +176,7 @@ func (s *Server) getMetrics(*http.Request, string) (reply, error) {
 // page is the dashboard. Its script requests the data, with the key that the reader enters.
 func (s *Server) page(*http.Request, string) (reply, error) {
 	body, err := dashboard.Page(dashboard.About{Node: s.service.Node(), Version: s.cfg.Version, SLOMillis: s.service.SLO().Milliseconds(),
-		Fleet: s.cfg.Fleet != nil})
+		Fleet: s.cfg.Fleet != nil, Story: s.cfg.Story})
 	return reply{kind: "text/html; charset=utf-8", body: body, policy: dashboard.Policy}, err
 }
 

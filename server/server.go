@@ -50,6 +50,8 @@ type Config struct {
 	Hosts []string
 	// ShowUsers lets /v1/hot and the dashboard show the ids of users. Otherwise they show random ones.
 	ShowUsers bool
+	// Story lets the dashboard's first screen lead through a ranking, and change a user in it.
+	Story bool
 	// TLS is used by the HTTP and gRPC listeners; nil: no TLS.
 	TLS *tls.Config
 

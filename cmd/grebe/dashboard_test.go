@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +31,9 @@ import (
 
 // browser opens a page of its own in a headless Chromium and returns what it complains about: errors on
 // its console, and requests to anyone but the server. The first error ends ctx: nobody waits for a page that does not work.
-func browser(t *testing.T, home string) (ctx context.Context, complaints func() []string) {
+//
+// Errors with one of the texts in expected are none.
+func browser(t *testing.T, home string, expected ...string) (ctx context.Context, complaints func() []string) {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -54,6 +58,9 @@ func browser(t *testing.T, home string) (ctx context.Context, complaints func() 
 	var mu sync.Mutex
 	var found []string
 	fail := func(text string) {
+		if slices.ContainsFunc(expected, func(e string) bool { return strings.Contains(text, e) }) {
+			return
+		}
 		found = append(found, text)
 		cancel()
 	}
@@ -184,6 +191,59 @@ func shoot(name string) chromedp.Action {
 	})
 }
 
+// tellStory plays the story on the first screen: a ranking, the same again with most of it reused, and another answer
+// after the user bought something.
+func tellStory(ctx context.Context, t *testing.T, model string) {
+	t.Helper()
+	next := func(step string) chromedp.Action { // until a step can be clicked
+		return chromedp.Poll(fmt.Sprintf(`!document.querySelector("#story-%s").disabled`, step), nil, chromedp.WithPollingTimeout(0))
+	}
+	var says [3]string
+	var scores [3]string
+	read := func(i int) chromedp.Action {
+		return chromedp.Tasks{
+			chromedp.Text("#story-says", &says[i]),
+			chromedp.Evaluate(`[...document.querySelectorAll("#story-says tbody td.number")].map(e => e.textContent).join()`, &scores[i]),
+		}
+	}
+	var found []string
+	err := chromedp.Run(ctx,
+		chromedp.WaitVisible("#story"), next("rank"), chromedp.SetValue("#story-model", model),
+		chromedp.Click("#story-rank"), next("again"), read(0),
+		chromedp.Click("#story-again"), next("change"), read(1),
+		chromedp.Click("#story-change"),
+		chromedp.Poll(`document.querySelector("#story-says").textContent.includes("bought the last offer")`, nil, chromedp.WithPollingTimeout(0)),
+		next("over"), read(2), everyLook("story-"+model, &found), chromedp.EmulateViewport(1280, 900),
+		chromedp.Click("#story-over"), next("rank"),
+	)
+	if err != nil {
+		t.Fatalf("story with %s: %v; it says %q", model, err, says)
+	}
+	for _, w := range found {
+		t.Error(w)
+	}
+	if scores[0] == "" || scores[0] != scores[1] || scores[1] == scores[2] {
+		t.Errorf("%s: scores %q, asked again %q, of a changed user %q", model, scores[0], scores[1], scores[2])
+	}
+	reused := regexp.MustCompile(`(\d[\d,]*) of (\d[\d,]*) tokens were reused`).FindStringSubmatch(says[1])
+	if reused == nil {
+		t.Fatalf("%s: %q does not say what was reused", model, says[1])
+	}
+	part, whole := number(t, reused[1]), number(t, reused[2])
+	if 2*part < whole {
+		t.Errorf("%s: %d of %d tokens were reused, want most of them", model, part, whole)
+	}
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(strings.ReplaceAll(text, ",", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // A person opens the page: charts move under load, the playground answers, the catalog is listed,
 // in light and dark and on a phone, by mouse and by keyboard, without an error on the console.
 func TestDashboard(t *testing.T) {
@@ -209,6 +269,9 @@ func TestDashboard(t *testing.T) {
 	)
 	if err != nil {
 		t.Fatalf("live: %v (%d charts move; %v)", err, charts, complaints())
+	}
+	for _, model := range []string{"shop", "shop-hstu"} {
+		tellStory(ctx, t, model)
 	}
 	var title string
 	var rows, boxes int

@@ -65,6 +65,7 @@ func (c *demoCmd) Run(w *cli.World) error {
 	cfg, err := config.Load(config.Source{File: file, Env: w.Env, Flags: []config.Setting{
 		{Path: "data_dir", Value: data, Origin: "grebe demo"},
 		{Path: "dashboard.user_ids", Value: "shown", Origin: "grebe demo"},
+		{Path: "dashboard.story", Value: "true", Origin: "grebe demo"},
 		{Path: "listen", Value: c.Listen, Origin: "flag --listen"},
 		{Path: "admin_listen", Value: "", Origin: "grebe demo"},
 		{Path: "grpc_listen", Value: "", Origin: "grebe demo"},

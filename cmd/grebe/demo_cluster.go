@@ -113,7 +113,7 @@ func (d *demoCluster) configure(c *demoCmd, file, etcd string) error {
 		}
 		cfg, err := config.Load(config.Source{File: file, Env: d.w.Env, Flags: []config.Setting{
 			set("listen", n.api), set("admin_listen", ""), set("grpc_listen", ""), set("data_dir", filepath.Join(d.dir, n.id)),
-			set("dashboard.user_ids", "shown"), set("cache.ahead", "off"),
+			set("dashboard.user_ids", "shown"), set("dashboard.story", "true"), set("cache.ahead", "off"),
 			set("cluster.name", "demo"), set("cluster.coordinator", "etcd://"+etcd), set("cluster.node", n.id), set("cluster.listen", free[2*i+1]),
 		}})
 		if err != nil {

@@ -66,13 +66,19 @@ func (f *staged) lose() {
 // pageOf serves the dashboard of a fleet.
 func pageOf(t *testing.T, f server.Fleet) (url string) {
 	t.Helper()
+	return servePage(t, server.Config{Fleet: f})
+}
+
+// servePage serves a dashboard with a small catalog and a model that computes nothing.
+func servePage(t *testing.T, cfg server.Config) (url string) {
+	t.Helper()
 	service, err := serve.New(serve.Config{Catalog: servetest.NewCatalog(t), SLO: time.Second, Models: []serve.Model{
 		{Name: "shop", Runner: &servetest.Runner{}, Prompt: servetest.NewBuilder(t, servetest.Tokenizer{}), Vocab: servetest.Vocab},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.New(service, server.Config{Fleet: f})
+	s, err := server.New(service, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

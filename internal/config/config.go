@@ -211,6 +211,7 @@ type Tracing struct {
 // Dashboard says what the page shows.
 type Dashboard struct {
 	UserIDs string `yaml:"user_ids"` // of the users asked for most: hidden or shown; hidden
+	Story   bool   `yaml:"story"`    // lead through a ranking on the first screen, which changes a user; false
 }
 
 // Catalog names NDJSON files that are loaded at start, and says how much of the past is kept.

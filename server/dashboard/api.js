@@ -55,8 +55,31 @@ export async function getJSON(path) {
   return (await call(path)).json();
 }
 
-export async function postJSON(path, body) {
-  return (await call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })).json();
+async function sendJSON(method, path, body) {
+  return (await call(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })).json();
+}
+
+export const postJSON = (path, body) => sendJSON("POST", path, body);
+export const putJSON = (path, body) => sendJSON("PUT", path, body);
+
+const PATIENCE = 60_000; // milliseconds
+
+// patiently calls again while the server is busy, loads a model, or does not answer, for up to a minute.
+export async function patiently(call) {
+  for (const end = performance.now() + PATIENCE; ;) {
+    try {
+      return await call();
+    } catch (problem) {
+      if (!(problem instanceof Problem) || ![0, 429, 503, 504].includes(problem.status) || performance.now() > end) throw problem;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
+
+// lacking says which role a reader's key lacks to see something; other problems speak for themselves.
+export function lacking(problem, what, role) {
+  const denied = problem.status === 401 || problem.status === 403;
+  return denied ? `${what} need a key with the role ${role}: ${problem.message}` : problem.message;
 }
 
 // element makes an element: element("td", {class: "number"}, "3").

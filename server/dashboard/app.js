@@ -4,6 +4,7 @@ import { openCatalog } from "./catalog.js";
 import { startFleet, showFleet } from "./fleet.js";
 import { startLive } from "./live.js";
 import { openPlayground } from "./playground.js";
+import { startStory } from "./story.js";
 
 const tabs = [...document.querySelectorAll('[role="tab"]')];
 const opens = { playground: openPlayground, catalog: openCatalog, fleet: showFleet };
@@ -51,4 +52,5 @@ setInterval(() => { if (current().id === "tab-catalog" && !document.hidden) open
 startLive();
 if (document.getElementById("fleet")) startFleet(); // else the server belongs to no cluster
 state();
+startStory().catch(explained);
 show(tabs.find((t) => "#" + t.getAttribute("aria-controls") === location.hash) || tabs[0], false);

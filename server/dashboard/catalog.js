@@ -1,5 +1,5 @@
 // The view of the catalog and the models: sizes, versions, checkpoints and their reloads, what models generate from it, what is asked for most.
-import { element, explained, getJSON, getText, scrolls, short, whole } from "./api.js";
+import { element, explained, getJSON, getText, lacking, scrolls, short, whole } from "./api.js";
 import { parse, sum } from "./metrics.js";
 
 function table(caption, heads, rows, wide = "", empty = "None yet.") {
@@ -44,7 +44,8 @@ export async function openCatalog() {
   try {
     const models = await getJSON("/v1/models").then((m) => m.data).catch(() => []);
     const c = await getJSON("/v1/catalog");
-    const hot = await getJSON("/v1/hot").catch(() => null);
+    let denied = null;
+    const hot = await getJSON("/v1/hot").catch((problem) => { denied = problem; });
     const metrics = await getText("/metrics").then(parse).catch(() => ({}));
     const cards = [
       table("Models", [["model"], ["architecture"], ["checkpoint"], ["loaded for", number], ["reload"]],
@@ -63,12 +64,15 @@ export async function openCatalog() {
       cards.push(table("Items asked for most", [["item"], ["requests", number]], hot.items.map((i) => [i.text || i.id, whole(i.count)])));
       cards.push(table(hot.user_ids === "shown" ? "Users asked for most" : "Users asked for most (ids hidden)", [["user"], ["requests", number]], hot.users.map((u) => [u.id, whole(u.count)])));
     }
+    if (denied) {
+      cards.push(element("p", { class: "note wide" }, lacking(denied, "What is asked for most, and what is cached,", "admin")));
+    }
     body.className = "grid";
     body.replaceChildren(...cards);
     if (!models.every((m) => over(m.reload))) setTimeout(() => body.closest("[hidden]") || openCatalog(), 2000);
   } catch (problem) {
     explained(problem);
-    body.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
+    body.replaceChildren(element("p", { class: "problem", role: "alert" }, lacking(problem, "The catalog's numbers", "catalog")));
   }
 }
 
@@ -86,7 +90,7 @@ async function find(text) {
       table("Users" + more(users), [["id"]], users.ids.map((id) => [id]), "", "No user's id begins so.")));
   } catch (problem) {
     explained(problem);
-    at.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
+    at.replaceChildren(element("p", { class: "problem", role: "alert" }, lacking(problem, "Items and users", "catalog")));
   }
 }
 

@@ -117,6 +117,7 @@ export class Chart {
         at.forEach((v, i) => {
           if (!Number.isFinite(v)) { pen = "M"; return; }
           d += pen + x(i).toFixed(1) + " " + y(v).toFixed(1);
+          if (pen === "M" && !Number.isFinite(at[i + 1])) d += "h0"; // a point by itself
           pen = "L";
         });
       }

@@ -26,6 +26,7 @@ type About struct {
 	Node, Version string
 	SLOMillis     int64
 	Fleet         bool // the server belongs to a cluster
+	Story         bool // the first screen leads through a ranking
 }
 
 // Page returns the page.

@@ -1,5 +1,5 @@
 // The view of the cluster as this server sees it: /v1/cluster, read every second, so that a node's death is seen as it happens.
-import { element, explained, getJSON, short, whole } from "./api.js";
+import { element, explained, getJSON, lacking, short, whole } from "./api.js";
 import { Chart } from "./chart.js";
 import { eachReading } from "./live.js";
 import { by, rates } from "./metrics.js";
@@ -207,7 +207,9 @@ export function startFleet() {
       } catch (problem) {
         explained(problem);
         at("problem").hidden = false;
-        say(at("problem"), `${problem.message}. What is below is old. The other nodes have this page too: follow their addresses.`);
+        const denied = problem.status === 401 || problem.status === 403;
+        say(at("problem"), denied ? lacking(problem, "The nodes", "admin")
+          : `${problem.message}. What is below is old. The other nodes have this page too: follow their addresses.`);
       }
     }
     setTimeout(step, EVERY);

@@ -1,5 +1,5 @@
 // The view of what the server does: what it remembers (/v1/history), and /metrics, read every two seconds.
-import { explained, getJSON, getText } from "./api.js";
+import { explained, getJSON, getText, lacking } from "./api.js";
 import { Chart, choose, together } from "./chart.js";
 import { by, parse, quantile, rates, sum } from "./metrics.js";
 
@@ -89,8 +89,7 @@ async function metricsText() {
     at.hidden = true;
     return text;
   } catch (problem) {
-    const lacks = problem.status === 401 || problem.status === 403;
-    at.textContent = lacks ? `The charts need a key with the role admin: ${problem.message}` : `The charts stand still: ${problem.message}`;
+    at.textContent = problem.status === 0 ? `The charts stand still: ${problem.message}` : lacking(problem, "The charts", "admin");
     at.hidden = false;
     throw problem;
   }

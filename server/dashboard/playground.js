@@ -1,5 +1,5 @@
 // The view in which a person asks: pick a user, ask in two ways, see where the work went.
-import { element, explained, getJSON, postJSON, Problem, scrolls, short, svg } from "./api.js";
+import { element, explained, getJSON, lacking, postJSON, Problem, scrolls, short, svg } from "./api.js";
 import { commands } from "./command.js";
 
 const user = document.getElementById("user");
@@ -12,7 +12,7 @@ let candidates = [];
 
 const deadline = 30000; // milliseconds; a person waits, and a cold model may be slow
 
-async function textOf(id) {
+export async function textOf(id) {
   if (!texts.has(id)) {
     const item = await getJSON("/v1/items/" + encodeURIComponent(id)).catch(() => ({}));
     texts.set(id, item.text || Object.values(item.attributes || {}).flat().join(", ") || "");
@@ -50,8 +50,13 @@ async function draw() {
   candidates = ids;
 }
 
+// legend returns what the colours of a strip mean.
+export function legend() {
+  return sources.map((s, i) => element("span", { class: "s" + i }, s));
+}
+
 // strip draws a prompt, each token coloured by where its KV came from.
-function strip(parts) {
+export function strip(parts) {
   const total = parts.reduce((n, p) => n + p.tokens, 0);
   const out = svg("svg", { class: "strip", viewBox: `0 0 ${total} 10`, preserveAspectRatio: "none", role: "img" });
   const edge = total / 700;
@@ -175,20 +180,45 @@ function openSide(side, models) {
   });
 }
 
+// say explains why there is nothing to choose. Who knows ids can still ask.
+function say(problem) {
+  explained(problem);
+  const box = document.getElementById("playground-problem");
+  box.textContent = lacking(problem, "Lists of users and items", "catalog") + ". Type ids of your own below.";
+  box.hidden = false;
+  document.getElementById("own").open = true;
+}
+
+// fill offers a user and candidates.
+async function fill() {
+  try {
+    const ids = await suggest();
+    if (!ids.length) document.getElementById("own").open = true; // nobody to choose
+    if (!user.value && ids.length) user.value = ids[0];
+    await Promise.all([showHistory(), draw()]);
+    document.getElementById("playground-problem").hidden = true;
+  } catch (problem) {
+    say(problem);
+  }
+}
+
 let opened = false;
 
 export async function openPlayground() {
-  if (opened) return;
-  const { data } = await getJSON("/v1/models");
+  const box = document.getElementById("playground-problem");
+  if (opened) return box.hidden ? undefined : fill(); // the reader may have another key now
+  const { data } = await getJSON("/v1/models").catch((problem) => {
+    box.textContent = lacking(problem, "Models", "serve");
+    box.hidden = false;
+    throw problem;
+  });
   opened = true;
+  box.hidden = true;
   for (const side of document.querySelectorAll(".side")) openSide(side, data);
-  document.querySelector(".legend").replaceChildren(...sources.map((s, i) => element("span", { class: "s" + i }, s)));
+  document.querySelector("#playground .legend").replaceChildren(...legend());
   user.addEventListener("input", () => suggest().catch(() => {}));
   user.addEventListener("change", () => showHistory());
-  document.getElementById("draw").addEventListener("click", () => draw().catch(() => {}));
-  howMany.addEventListener("change", () => draw().catch(() => {}));
-  const ids = await suggest();
-  if (!ids.length) document.getElementById("own").open = true; // nobody to choose
-  if (!user.value && ids.length) user.value = ids[0];
-  await Promise.all([showHistory(), draw()]);
+  document.getElementById("draw").addEventListener("click", () => draw().catch(say));
+  howMany.addEventListener("change", () => draw().catch(say));
+  await fill();
 }

@@ -72,6 +72,7 @@
         wrong.push(`${r.width.toFixed(0)} × ${r.height.toFixed(0)} pixels are too small to touch: ${say(e)}`);
       }
     }
+    if (e.tagName === "TH" && !e.textContent.trim()) wrong.push(`a head of a table is empty: ${say(e.closest("table"))}`);
     if (e.tagName === "TABLE" && !e.querySelector("th")) wrong.push(`a table has no head: ${say(e)}`);
   }
   const root = document.documentElement;
