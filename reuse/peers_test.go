@@ -79,6 +79,54 @@ func (n *neighbour) send(ctx context.Context, w *Want) {
 	w.Came = err == nil
 }
 
+// scoreOf answers a score of items without a user, the items first. It returns the sources of the items.
+func (m *machine) scoreOf(t *testing.T, query []int32, items [][]int32) (logits []float32, sources []string) {
+	t.Helper()
+	l := m.prompt.Score(query, items, true)
+	job := &engine.Job{Plan: l.Plan}
+	for i := range items {
+		job.Want = append(job.Want, engine.Want{Segment: l.Answers + i, IDs: []int32{1, 2}})
+	}
+	v := m.Unnamed(&l)
+	v.Attach(t.Context(), &l, job)
+	res, err := m.engine.Do(t.Context(), job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range items {
+		_, at := job.Cached(l.Items + i)
+		sources = append(sources, at.String())
+	}
+	v.EndUnnamed(&l, res)
+	return slices.Concat(res.Logits...), sources
+}
+
+// Scores without a user fetch items that a peer has, as rankings do, and have the bits of computed ones.
+func TestScoresFromAPeer(t *testing.T) {
+	r := &Request{UserID: "u", User: someone, Items: someItems, Policy: schedule.Item}
+	from, to, n, _ := pair(t, r)
+	query := []int32{41, 42}
+	alone := newMachine(t, 7, []int32{1, 2}, "", false)
+	want, sources := alone.scoreOf(t, query, someItems)
+	if slices.Contains(sources, "peer") {
+		t.Fatalf("without peers: %q", sources)
+	}
+	got, sources := to.scoreOf(t, query, someItems)
+	if !slices.Equal(got, want) || sources[0] != "peer" || sources[1] != "peer" || n.wants != 2 {
+		t.Errorf("same answer %v, sources %q, %d entries asked for", slices.Equal(got, want), sources, n.wants)
+	}
+	if got, sources = to.scoreOf(t, query, someItems); !slices.Equal(got, want) || sources[0] != "host" || n.wants != 2 {
+		t.Errorf("again: same answer %v, sources %q, %d entries asked for", slices.Equal(got, want), sources, n.wants)
+	}
+	dear := newMachine(t, 7, []int32{1, 2}, "", false)
+	far := &neighbour{from: from.store, trip: 1e4}
+	dear.opt.Load = slow{}
+	dear.SetPeers(far)
+	if got, sources = dear.scoreOf(t, query, someItems); !slices.Equal(got, want) || far.wants != 0 {
+		t.Errorf("from far away: same answer %v, sources %q, %d entries asked for", slices.Equal(got, want), sources, far.wants)
+	}
+}
+
 // slow computes a token in 20 milliseconds.
 type slow struct{ quiet }
 
