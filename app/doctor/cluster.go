@@ -58,6 +58,7 @@ func examineCluster(r *Report, k *config.Cluster) {
 		}
 	}
 	s.examine(r)
+	examineUsers(r, k)
 }
 
 // renewWithin is the time before the end of a certificate in which it should be replaced.
