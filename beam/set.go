@@ -1,6 +1,9 @@
 package beam
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // Set is a set of an index's items, for a filter: built once per filter or per request, read by many.
 // It takes a bit per item, in the order of the paths, so that the items below a node are neighbours.
@@ -53,6 +56,38 @@ func (s *Set) Intersect(o *Set) {
 			s.some[i/64] |= 1 << (i % 64)
 		}
 	}
+}
+
+// Subtract removes what another set of the same index holds.
+func (s *Set) Subtract(o *Set) {
+	clear(s.some)
+	for i, w := range o.words {
+		if s.words[i] &^= w; s.words[i] != 0 {
+			s.some[i/64] |= 1 << (i % 64)
+		}
+	}
+}
+
+// Fill puts all items of the index into the set.
+func (s *Set) Fill() {
+	n := s.ix.Len()
+	for i := range s.words {
+		s.words[i] = ^uint64(0)
+	}
+	if n%64 != 0 {
+		s.words[len(s.words)-1] = 1<<(n%64) - 1
+	}
+	for i := range s.some {
+		s.some[i] = ^uint64(0)
+	}
+	if n := len(s.words); n%64 != 0 {
+		s.some[len(s.some)-1] = 1<<(n%64) - 1
+	}
+}
+
+// Clone returns a copy of the set.
+func (s *Set) Clone() *Set {
+	return &Set{ix: s.ix, words: slices.Clone(s.words), some: slices.Clone(s.some)}
 }
 
 // Len returns the number of items in the set.

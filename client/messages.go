@@ -1,5 +1,10 @@
 package client
 
+import (
+	"encoding/json"
+	"errors"
+)
+
 // Item is an item of the catalog, or a candidate: one with text, tokens or attributes is taken as it is, any other
 // one is looked up by its id.
 type Item struct {
@@ -100,16 +105,16 @@ type Part struct {
 
 // RecommendRequest asks for items of the catalog.
 type RecommendRequest struct {
-	Model          string              `json:"model,omitempty"` // may be empty when one model is loaded
-	User           User                `json:"user"`
-	N              int                 `json:"n,omitempty"`          // 0: 10
-	BeamWidth      int                 `json:"beam_width,omitempty"` // 0: 128
-	TopK           int                 `json:"top_k,omitempty"`      // 0: beam_width
-	Exclude        []string            `json:"exclude,omitempty"`
-	ExcludeSeen    bool                `json:"exclude_seen,omitempty"`
-	Filter         map[string][]string `json:"filter,omitempty"`
-	DeadlineMillis int                 `json:"deadline_ms,omitempty"` // 0: the server's
-	RequestID      string              `json:"request_id,omitempty"`
+	Model          string               `json:"model,omitempty"` // may be empty when one model is loaded
+	User           User                 `json:"user"`
+	N              int                  `json:"n,omitempty"`          // 0: 10
+	BeamWidth      int                  `json:"beam_width,omitempty"` // 0: 128
+	TopK           int                  `json:"top_k,omitempty"`      // 0: beam_width
+	Exclude        []string             `json:"exclude,omitempty"`
+	ExcludeSeen    bool                 `json:"exclude_seen,omitempty"`
+	Filter         map[string]Condition `json:"filter,omitempty"`
+	DeadlineMillis int                  `json:"deadline_ms,omitempty"` // 0: the server's
+	RequestID      string               `json:"request_id,omitempty"`
 
 	Quota       map[string]int                `json:"quota,omitempty"`       // most results of a value of each attribute
 	Boost       map[string]map[string]float64 `json:"boost,omitempty"`       // added to scores, by attribute and value
@@ -120,6 +125,37 @@ type RecommendRequest struct {
 
 	WholePrompt bool `json:"whole_prompt,omitempty"` // the user's text or tokens are the whole prompt
 	OnePerPath  bool `json:"one_per_path,omitempty"` // of items with the same codes only the first comes back
+}
+
+// Condition is what a filter says of one attribute. An item meets all parts that are there.
+type Condition struct {
+	Values []string // it has one of them; alone, without the other parts
+	Not    []string // it has none of them
+	// One of its values is within these bounds: numbers, or times as time.Time or strings such as 2026-01-31; nil: none.
+	GTE, GT, LT, LTE any
+}
+
+// Any is the condition that an item has one of some values.
+func Any(values ...string) Condition { return Condition{Values: values} }
+
+// MarshalJSON writes a list of values, or an object with the other parts.
+func (c Condition) MarshalJSON() ([]byte, error) {
+	others := map[string]any{}
+	for name, bound := range map[string]any{"gte": c.GTE, "gt": c.GT, "lt": c.LT, "lte": c.LTE} {
+		if bound != nil {
+			others[name] = bound
+		}
+	}
+	if c.Not != nil {
+		others["not"] = c.Not
+	}
+	switch {
+	case len(others) == 0:
+		return json.Marshal(c.Values)
+	case c.Values != nil:
+		return nil, errors.New("client: a condition has values and other parts: give one or the other")
+	}
+	return json.Marshal(others)
 }
 
 // RankFound says how the items that were found are ranked before they come back.

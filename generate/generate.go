@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"grebe/catalog/filter"
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/plan"
@@ -74,7 +75,7 @@ type Request struct {
 	Width   int
 	TopK    int // 0: Width
 	Exclude []string
-	Filter  map[string][]string
+	Filter  filter.Filter
 	Rules   Rules
 	// Whole says that User is the whole prompt, without preamble and instruction.
 	Whole bool

@@ -208,9 +208,9 @@ func TestRecommendEqualsBruteForce(t *testing.T) {
 				{"again", func(*Request) {}, func(*prompt.Item) bool { return true }}, // from the cache
 				{"excluded", func(q *Request) { q.Exclude = []string{"i1", "i2", "i7", "nobody"} },
 					func(it *prompt.Item) bool { return it.ID != "i1" && it.ID != "i2" && it.ID != "i7" }},
-				{"filtered", func(q *Request) { q.Filter = map[string][]string{"kind": {"1", "3"}} },
+				{"filtered", func(q *Request) { q.Filter = anyOf(map[string][]string{"kind": {"1", "3"}}) },
 					func(it *prompt.Item) bool { k := it.Attributes["kind"][0]; return k == "1" || k == "3" }},
-				{"nothing", func(q *Request) { q.Filter = map[string][]string{"kind": {"none"}} }, func(*prompt.Item) bool { return false }},
+				{"nothing", func(q *Request) { q.Filter = anyOf(map[string][]string{"kind": {"none"}}) }, func(*prompt.Item) bool { return false }},
 				{"more than there are", func(q *Request) { q.N = 500 }, func(*prompt.Item) bool { return true }},
 			} {
 				req := &Request{UserID: "u", User: s.user, N: 10, Width: 128}

@@ -65,7 +65,7 @@ func contentsOf(s *Snapshot) contents {
 	}
 	for kind := range 4 {
 		kind := fmt.Sprint(kind)
-		set := s.filter(map[string][]string{"kind": {kind, "no such"}})
+		set := s.filter(anyOf(map[string][]string{"kind": {kind, "no such"}}))
 		for _, id := range c.ids {
 			if n, ok := s.number(id); ok && set.Has(n) {
 				c.kinds[kind] = append(c.kinds[kind], id)

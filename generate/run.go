@@ -316,11 +316,14 @@ func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 func (s *Snapshot) mustBuild(q *Request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, values := range q.Filter {
-		for _, v := range values {
+	for name, c := range q.Filter {
+		for _, v := range slices.Concat(c.Any, c.Not) {
 			if _, ok := s.sets[attribute{name, v}]; !ok {
 				return true
 			}
+		}
+		if c.Range != nil && s.ordered[column{name, c.Range.Kind}] == nil {
+			return true
 		}
 	}
 	for name, values := range q.Rules.Boost {

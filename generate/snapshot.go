@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"grebe/beam"
+	"grebe/catalog/filter"
 	"grebe/catalog/history"
 	"grebe/compute"
 	"grebe/prompt"
@@ -29,8 +30,9 @@ type Snapshot struct {
 	digest func() string
 	at     *history.Version // nil: not part of a history
 
-	mu   sync.Mutex
-	sets map[attribute]*beam.Set // items by attribute, made on first use
+	mu      sync.Mutex
+	sets    map[attribute]*beam.Set // items by attribute, made on first use
+	ordered map[column]*ordered     // items by the value of an attribute, made on first use
 }
 
 type attribute struct{ name, value string }
@@ -109,16 +111,33 @@ func (s *Snapshot) Attributes(name string) (has bool, all []string) {
 // number returns an item's number in the index.
 func (s *Snapshot) number(id string) (uint32, bool) { return s.table.Find(id, s.index.Holds) }
 
-// filter returns the items that have one of the values of each attribute.
-func (s *Snapshot) filter(want map[string][]string) *beam.Set {
+// filter returns the items that meet all conditions.
+func (s *Snapshot) filter(f filter.Filter) *beam.Set {
 	var all *beam.Set
-	for name, values := range want {
-		any := s.having(name, values)
+	meet := func(set *beam.Set) {
 		if all == nil {
-			all = any
+			all = set
 		} else {
-			all.Intersect(any)
+			all.Intersect(set)
 		}
+	}
+	for name, c := range f {
+		if c.Any != nil {
+			meet(s.having(name, c.Any))
+		}
+		if c.Range != nil {
+			meet(s.between(name, c.Range))
+		}
+	}
+	for name, c := range f {
+		if len(c.Not) == 0 {
+			continue
+		}
+		if all == nil {
+			all = beam.NewSet(s.index)
+			all.Fill()
+		}
+		all.Subtract(s.having(name, c.Not))
 	}
 	return all
 }
@@ -195,5 +214,8 @@ func (s *Snapshot) warm(was *Snapshot) {
 	was.mu.Unlock()
 	for _, a := range asked {
 		s.having(a.name, []string{a.value})
+	}
+	for _, of := range was.columns() {
+		s.column(of)
 	}
 }

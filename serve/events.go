@@ -9,6 +9,7 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog/filter"
 	"grebe/engine"
 	"grebe/generate"
 	"grebe/internal/wire"
@@ -278,7 +279,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if err := checkExclude(req.Exclude); err != nil {
 		return nil, err
 	}
-	filter, err := filterOf(req.Filter)
+	only, err := filterOf(req.Filter)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +289,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if cold, err := s.cold(c, req); err != nil {
 		return nil, err
 	} else if cold {
-		return s.fallBack(ctx, c, id, req, e.listed(s, req, filter, n))
+		return s.fallBack(ctx, c, id, req, e.listed(s, req, only, n))
 	}
 	user, err := s.whom(c, req.User)
 	if err != nil {
@@ -305,7 +306,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if err != nil {
 		return nil, err
 	}
-	eligible := s.eligible(m, req, filter, user)
+	eligible := s.eligible(m, req, only, user)
 	start := time.Now()
 	if err := checkLogits(r.result.Hidden[0], m.Config().Hidden); err != nil {
 		return nil, s.explain(c, fmt.Errorf("the state of the last event: %w", err))
@@ -317,7 +318,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		return nil, s.explain(c, err)
 	}
 	if len(found) == 0 {
-		if err := checkAttributes("filter", filter, s.catalog); err != nil {
+		if err := checkAttributes("filter", only, s.catalog); err != nil {
 			return nil, err
 		}
 	}
@@ -351,13 +352,13 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 }
 
 // listed returns a function that finds the items of a list that a request may get.
-func (e *events) listed(s *Service, req *grebev1.RecommendRequest, filter map[string][]string,
+func (e *events) listed(s *Service, req *grebev1.RecommendRequest, only filter.Filter,
 	n int) func([]generate.Share) (*generate.Result, error) {
 	return func(list []generate.Share) (*generate.Result, error) {
-		if err := checkAttributes("filter", filter, s.catalog); err != nil {
+		if err := checkAttributes("filter", only, s.catalog); err != nil {
 			return nil, err
 		}
-		eligible := s.eligible(e.model, req, filter, &grebev1.User{})
+		eligible := s.eligible(e.model, req, only, &grebev1.User{})
 		_, _, version := s.catalog.Counts()
 		out := &generate.Result{Version: version}
 		for _, x := range list {
@@ -411,7 +412,7 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 
 // eligible returns which items may be recommended. They must be in the catalog, unless it is empty, match the filter
 // and not be excluded. exclude_seen covers the whole history, including events that the model left out.
-func (s *Service) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter map[string][]string,
+func (s *Service) eligible(m *hstu.Model, req *grebev1.RecommendRequest, only filter.Filter,
 	user *grebev1.User) func(row int32) bool {
 	excluded := map[int32]bool{}
 	exclude := func(id string) {
@@ -436,19 +437,9 @@ func (s *Service) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter 
 			return false
 		}
 		if known == 0 {
-			return len(filter) == 0
+			return len(only) == 0
 		}
 		it, ok := s.item(nil, m.Name(row))
-		return ok && matches(it, filter)
+		return ok && only.Matches(it.Attributes)
 	}
-}
-
-// matches reports whether an item has one of the values of each attribute.
-func matches(it *prompt.Item, filter map[string][]string) bool {
-	for name, values := range filter {
-		if !slices.ContainsFunc(it.Attributes[name], func(v string) bool { return slices.Contains(values, v) }) {
-			return false
-		}
-	}
-	return true
 }

@@ -329,7 +329,7 @@ func TestEventsFilterByAnAttributeThatNoItemHas(t *testing.T) {
 	w := newEventWorld(t, dir, "f32", 1000)
 	recommend := func(name, value string) (*grebev1.RecommendResponse, error) {
 		return w.cached.Recommend(t.Context(), &grebev1.RecommendRequest{
-			User: &grebev1.User{Events: w.events(5)}, N: 5, Filter: map[string]*grebev1.Values{name: {Values: []string{value}}},
+			User: &grebev1.User{Events: w.events(5)}, N: 5, Filter: map[string]*grebev1.Condition{name: {Values: []string{value}}},
 		})
 	}
 	var e *Error

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog/filter"
 	"grebe/dispatch"
 	"grebe/generate"
 	"grebe/internal/wire"
@@ -186,24 +187,34 @@ func checkExclude(ids []string) error {
 	return nil
 }
 
-// filterOf checks the attributes that items must have. An attribute without values is an error, because it would
-// match nothing.
-func filterOf(m map[string]*grebev1.Values) (map[string][]string, error) {
+// filterOf checks the conditions on attributes. An attribute without a condition is an error.
+func filterOf(m map[string]*grebev1.Condition) (filter.Filter, error) {
 	if len(m) > wire.MaxFilter {
 		return nil, Errorf(InvalidArgument, "filter", "%d attributes, at most %d", len(m), wire.MaxFilter)
 	}
-	out := make(map[string][]string, len(m))
-	for name, v := range m {
+	out := make(filter.Filter, len(m))
+	for name, c := range m {
 		field := "filter." + shown(name)
-		switch n := len(v.GetValues()); {
+		if c == nil {
+			c = &grebev1.Condition{}
+		}
+		bounds := filter.Bounds{GTE: c.Gte, GT: c.Gt, LTE: c.Lte, LT: c.Lt}
+		switch n := max(len(c.Values), len(c.Not)); {
 		case name == "":
 			return nil, Errorf(InvalidArgument, field, "the attribute has no name")
-		case n == 0:
+		case n == 0 && bounds == filter.Bounds{}:
 			return nil, Errorf(InvalidArgument, field, "has no values")
 		case n > wire.MaxWanted:
 			return nil, Errorf(InvalidArgument, field, "%d values, at most %d", n, wire.MaxWanted)
 		}
-		out[name] = v.Values
+		between, bound, err := bounds.Range()
+		if err != nil {
+			if bound != "" {
+				field += "." + bound
+			}
+			return nil, Errorf(InvalidArgument, field, "%v", err)
+		}
+		out[name] = filter.Condition{Any: c.Values, Not: c.Not, Range: between}
 	}
 	return out, nil
 }

@@ -129,7 +129,7 @@ func (c *generation) check(t *testing.T, s *Service) {
 	for i, q := range c.Requests {
 		req := &grebev1.RecommendRequest{User: &grebev1.User{Id: "u", Tokens: c.User}, N: q.N, BeamWidth: q.BeamWidth, TopK: q.TopK, Exclude: q.Exclude}
 		for name, values := range q.Filter {
-			req.Filter = map[string]*grebev1.Values{name: {Values: values}}
+			req.Filter = map[string]*grebev1.Condition{name: {Values: values}}
 		}
 		for range 2 {
 			got, err := s.Recommend(t.Context(), req)

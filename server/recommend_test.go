@@ -504,7 +504,7 @@ func TestRecommendOverGRPC(t *testing.T) {
 	want := r.recommend(t, `"user": {"id": "u1"}, "n": 7, "exclude_seen": true, "filter": {"all": ["yes"]}, "beam_width": 16, "top_k": 4`)
 	request := func() *grebev1.RecommendRequest {
 		return &grebev1.RecommendRequest{Model: "m", User: &grebev1.User{Id: "u1"}, N: 7, ExcludeSeen: true, BeamWidth: 16, TopK: 4,
-			Filter: map[string]*grebev1.Values{"all": {Values: []string{"yes"}}}}
+			Filter: map[string]*grebev1.Condition{"all": {Values: []string{"yes"}}}}
 	}
 	got, err := c.Recommend(t.Context(), request())
 	must(t, err)
@@ -526,10 +526,10 @@ func TestRecommendOverGRPC(t *testing.T) {
 		"exclude":     func(q *grebev1.RecommendRequest) { q.Exclude = make([]string, 100001) },
 		"exclude[0]":  func(q *grebev1.RecommendRequest) { q.Exclude = []string{""} },
 		"filter.kind": func(q *grebev1.RecommendRequest) { q.Filter["kind"] = nil },
-		"filter.much": func(q *grebev1.RecommendRequest) { q.Filter["much"] = &grebev1.Values{Values: make([]string, 5000)} },
+		"filter.much": func(q *grebev1.RecommendRequest) { q.Filter["much"] = &grebev1.Condition{Values: make([]string, 5000)} },
 		"filter": func(q *grebev1.RecommendRequest) {
 			for i := range 100 {
-				q.Filter[fmt.Sprint(i)] = &grebev1.Values{Values: []string{""}}
+				q.Filter[fmt.Sprint(i)] = &grebev1.Condition{Values: []string{""}}
 			}
 		},
 	} {

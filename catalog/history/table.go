@@ -21,6 +21,7 @@ type Table struct {
 	base, tail segment
 	ids        *ids
 	found      *postings
+	ordered    *columns
 }
 
 // NewTable makes a table of items, in their order.
@@ -33,7 +34,7 @@ func NewTable(items []*prompt.Item) *Table {
 }
 
 func newTable(base segment) *Table {
-	t := &Table{base: base, ids: newIDs(base.n), found: &postings{}}
+	t := &Table{base: base, ids: newIDs(base.n), found: &postings{}, ordered: &columns{}}
 	for slot, r := range base.records(0) {
 		t.ids.put(r.id(), uint32(slot))
 	}

@@ -19,7 +19,7 @@ type recommendCmd struct {
 	TopK        int      `want:"at least 1" help:"Continuations of one path that compete per round; default the beam width." placeholder:"K"`
 	Exclude     []string `help:"Ids of items not wanted." placeholder:"ID"`
 	ExcludeSeen bool     `help:"Leave out the items of the user's history."`
-	Filter      []string `sep:"none" help:"Only items with one of these values of an attribute; may come several times." placeholder:"NAME=VALUE"`
+	Filter      []string `sep:"none" help:"Only items with one of these values of an attribute, or none of them (NAME!=VALUE), or a number or time in a range (NAME>=X); may come several times." placeholder:"NAME=VALUE"`
 	Quota       []string `sep:"none" help:"At most N results with the same value of an attribute; may come several times." placeholder:"NAME=N"`
 	Boost       []string `sep:"none" help:"Add X to the scores of items with a value of an attribute; may come several times." placeholder:"NAME=VALUE:X"`
 	Temperature float64  `want:"at least 0 and at most 100" help:"Above 0: sample paths without replacement; default 0, the most probable." placeholder:"T"`
@@ -35,6 +35,7 @@ Examples:
 
     grebe recommend --model shop --user kaya -n 5 --exclude-seen
     grebe recommend --history i9,i19 --filter category=books,music --exclude i3
+    grebe recommend --user kaya --filter 'price>=10' --filter 'price<50' --filter 'brand!=acme'
     grebe recommend --user-text "Likes birds." --beam-width 512 --json
     grebe recommend --user kaya --quota brand=2 --boost category=books:0.5
     grebe recommend --user kaya --temperature 0.8 --seed 7
@@ -43,15 +44,15 @@ Examples:
 
 // recommendRequest is the JSON of POST /v1/recommend.
 type recommendRequest struct {
-	Model       string              `json:"model,omitempty"`
-	User        askUser             `json:"user"`
-	N           int                 `json:"n,omitempty"`
-	BeamWidth   int                 `json:"beam_width,omitempty"`
-	TopK        int                 `json:"top_k,omitempty"`
-	Exclude     []string            `json:"exclude,omitempty"`
-	ExcludeSeen bool                `json:"exclude_seen,omitempty"`
-	Filter      map[string][]string `json:"filter,omitempty"`
-	DeadlineMS  int                 `json:"deadline_ms,omitempty"`
+	Model       string         `json:"model,omitempty"`
+	User        askUser        `json:"user"`
+	N           int            `json:"n,omitempty"`
+	BeamWidth   int            `json:"beam_width,omitempty"`
+	TopK        int            `json:"top_k,omitempty"`
+	Exclude     []string       `json:"exclude,omitempty"`
+	ExcludeSeen bool           `json:"exclude_seen,omitempty"`
+	Filter      map[string]any `json:"filter,omitempty"`
+	DeadlineMS  int            `json:"deadline_ms,omitempty"`
 
 	Quota       map[string]int                `json:"quota,omitempty"`
 	Boost       map[string]map[string]float64 `json:"boost,omitempty"`
@@ -144,17 +145,57 @@ func parseBoost(flags []string) (map[string]map[string]float64, error) {
 	return out, nil
 }
 
-// parseFilter reads NAME=VALUE,... of each flag; the values of a name that comes twice are joined.
-func parseFilter(flags []string) (map[string][]string, error) {
-	out := map[string][]string{}
+// comparisons are the signs of ranges, longer ones first, and their names in the API.
+var comparisons = []struct{ sign, name string }{{">=", "gte"}, {"<=", "lte"}, {"!=", "not"}, {">", "gt"}, {"<", "lt"}}
+
+// parseFilter reads NAME=VALUE,..., NAME!=VALUE,... or NAME>=BOUND of each flag. The values of a name that comes twice are joined.
+func parseFilter(flags []string) (map[string]any, error) {
+	out, parts := map[string]any{}, map[string]map[string]any{}
 	for _, f := range flags {
-		name, values, ok := strings.Cut(f, "=")
-		if !ok || name == "" || values == "" {
-			return nil, cli.Usagef("--filter %q: want NAME=VALUE,...", f)
+		end := strings.IndexAny(f, "<>!=")
+		if end <= 0 {
+			return nil, badFilter(f)
 		}
-		out[name] = append(out[name], strings.Split(values, ",")...)
+		name, rest, part := f[:end], f[end:], ""
+		for _, c := range comparisons {
+			if text, ok := strings.CutPrefix(rest, c.sign); ok && part == "" {
+				part, rest = c.name, text
+			}
+		}
+		if part == "" && f[end] == '=' {
+			rest = rest[1:]
+		} else if part == "" {
+			return nil, badFilter(f)
+		}
+		if rest == "" {
+			return nil, badFilter(f)
+		}
+		if part == "" {
+			before, _ := out[name].([]string)
+			out[name] = append(before, strings.Split(rest, ",")...)
+			continue
+		}
+		if parts[name] == nil {
+			parts[name] = map[string]any{}
+		}
+		if part == "not" {
+			before, _ := parts[name][part].([]string)
+			parts[name][part] = append(before, strings.Split(rest, ",")...)
+		} else {
+			parts[name][part] = rest
+		}
+	}
+	for name, p := range parts {
+		if out[name] != nil {
+			return nil, cli.Usagef("--filter: %q has values and a range or !=: give one or the other", name)
+		}
+		out[name] = p
 	}
 	return out, nil
+}
+
+func badFilter(flag string) error {
+	return cli.Usagef("--filter %q: want NAME=VALUE,..., NAME!=VALUE,... or a range such as NAME>=10", flag)
 }
 
 func (r *recommendResponse) ids() []string {

@@ -44,7 +44,7 @@ func generated(p *pkg) bool {
 // pure rooms, and packages of others, have no goroutine, no lock, no I/O and no clock: the server and the simulator drive the
 // same code, and the same input must give the same decision.
 var pure = []string{"prompt", "plan", "beam", "blend", "codes", "schedule", "placement", "route", "evict", "alloc", "residency",
-	"cluster/member", "cluster/feed", "cluster/rollout"}
+	"cluster/member", "cluster/feed", "cluster/rollout", "catalog/filter"}
 
 var impureRooms = under("sync", "os", "net", "io/fs", "io/ioutil", "syscall", "log", "runtime", "context", "crypto/rand",
 	"golang.org/x/sys", "golang.org/x/sync")

@@ -10,7 +10,7 @@ import (
 // listed stands where the package above it in the tree stands.
 var insides = map[string][]string{
 	"app":     {"app", "app/apptest", "app/doctor", "app/backup", "app/codebook", "app/divide", "app/budget"},
-	"catalog": {"catalog/history", "catalog"},
+	"catalog": {"catalog/history", "catalog", "catalog/filter"},
 	"cluster": {"cluster", "cluster/status", "cluster/replica", "cluster/fetch", "cluster/hold", "cluster/feed/wire", "cluster/call",
 		"cluster/feed", "cluster/leader", "cluster/rollout", "cluster/member", "cluster/peer", "cluster/mtls/mtlstest", "cluster/mtls",
 		"cluster/coord/coordtest", "cluster/coord/embedded", "cluster/coord/etcd", "cluster/coord/kube/kubetest", "cluster/coord/kube",

@@ -117,16 +117,57 @@ func (d *decoder) boost() map[string]*grebev1.Boosts {
 	return out
 }
 
-// filter reads the values that are wanted of each attribute.
-func (d *decoder) filter() map[string]*grebev1.Values {
-	out := map[string]*grebev1.Values{}
+// filter reads the conditions of each attribute.
+func (d *decoder) filter() map[string]*grebev1.Condition {
+	out := map[string]*grebev1.Condition{}
 	d.object(func(name string) {
 		if len(out) == MaxFilter {
 			d.fail("more than %d attributes", MaxFilter)
 		}
-		out[name] = &grebev1.Values{Values: d.strings(MaxWanted)}
+		out[name] = d.condition()
 	})
 	return out
+}
+
+// condition reads a list of values, or an object with values that are not wanted and bounds.
+func (d *decoder) condition() *grebev1.Condition {
+	c := &grebev1.Condition{}
+	switch d.peek() {
+	case '[':
+		c.Values = d.strings(MaxWanted)
+	case '{':
+		d.object(func(key string) {
+			switch key {
+			case "not":
+				c.Not = d.strings(MaxWanted)
+			case "gte":
+				c.Gte = d.bound()
+			case "gt":
+				c.Gt = d.bound()
+			case "lt":
+				c.Lt = d.bound()
+			case "lte":
+				c.Lte = d.bound()
+			default:
+				d.fail("unknown condition: want not, gte, gt, lt or lte")
+			}
+		})
+	default:
+		d.expect("a list of values, or an object with not, gte, gt, lt or lte")
+	}
+	return c
+}
+
+// bound reads a number or a time.
+func (d *decoder) bound() string {
+	if d.peek() != '"' {
+		return d.number()
+	}
+	s := d.string()
+	if s == "" {
+		d.fail("is empty")
+	}
+	return s
 }
 
 // EncodeRecommend writes a response of /v1/recommend.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,13 +17,14 @@ import (
 )
 
 const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":128,"top_k":64,"exclude":["i3","é"],"exclude_seen":true,
- "filter":{"category":["toys","games"],"":[]},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular","rank":{"model":"r","candidates":50,"prefix":"auto"},"deadline_ms":200,"request_id":"r"}`
+ "filter":{"category":["toys","games"],"":[],"price":{"gte":10,"lt":5e1,"not":["12"]},"made":{"gt":"2026-01-31","lte":"2027-01-01T00:00:00Z"}},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular","rank":{"model":"r","candidates":50,"prefix":"auto"},"deadline_ms":200,"request_id":"r"}`
 
 func TestDecodeRecommend(t *testing.T) {
 	got, err := DecodeRecommend([]byte(fullRecommend))
 	want := &grebev1.RecommendRequest{
 		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"}, ExcludeSeen: true,
-		Filter:     map[string]*grebev1.Values{"category": {Values: []string{"toys", "games"}}, "": {}},
+		Filter: map[string]*grebev1.Condition{"category": {Values: []string{"toys", "games"}}, "": {},
+			"price": {Gte: "10", Lt: "5e1", Not: []string{"12"}}, "made": {Gt: "2026-01-31", Lte: "2027-01-01T00:00:00Z"}},
 		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)), Fallback: "popular",
 		Rank:  &grebev1.RankFound{Model: "r", Candidates: 50, Prefix: "auto"},
 		Boost: map[string]*grebev1.Boosts{"category": {Values: map[string]float64{"toys": 0.5, "games": -1}}},
@@ -46,6 +48,13 @@ func TestDecodeRecommend(t *testing.T) {
 		{`{"boost":{"a":1}}`, "boost.a", "not a number"},
 		{`{"boost":{"a":{"b":"1"}}}`, "boost.a.b", "not a string"},
 		{strings.TrimSuffix(boosts, ",") + `}}}`, "boost.a.256", "more than 256"},
+		{`{"filter":{"a":{"in":["b"]}}}`, "filter.a.in", "unknown condition"},
+		{`{"filter":{"a":{"gte":true}}}`, "filter.a.gte", "not true"},
+		{`{"filter":{"a":{"gte":""}}}`, "filter.a.gte", "empty"},
+		{`{"filter":{"a":{"gte":null}}}`, "filter.a.gte", "null"},
+		{`{"filter":{"a":{"not":"b"}}}`, "filter.a.not", "not a string"},
+		{`{"filter":{"a":{"gte":1,"gte":2}}}`, "filter.a.gte", "twice"},
+		{`{"filter":{"a":7}}`, "filter.a", "a list of values"},
 		{`{"rank":{"candidates":0}}`, "rank.candidates", "between 1 and 10000"},
 		{`{"rank":{"top_k":1}}`, "rank.top_k", "unknown field"},
 		{`{"temperature":"1"}`, "temperature", "not a string"},
@@ -81,16 +90,16 @@ func TestDecodeRecommend(t *testing.T) {
 }
 
 type stdRecommend struct {
-	Model       string              `json:"model"`
-	User        *stdUser            `json:"user"`
-	N           int32               `json:"n"`
-	BeamWidth   int32               `json:"beam_width"`
-	TopK        int32               `json:"top_k"`
-	Exclude     []string            `json:"exclude"`
-	ExcludeSeen bool                `json:"exclude_seen"`
-	Filter      map[string][]string `json:"filter"`
-	DeadlineMs  int32               `json:"deadline_ms"`
-	RequestID   string              `json:"request_id"`
+	Model       string                  `json:"model"`
+	User        *stdUser                `json:"user"`
+	N           int32                   `json:"n"`
+	BeamWidth   int32                   `json:"beam_width"`
+	TopK        int32                   `json:"top_k"`
+	Exclude     []string                `json:"exclude"`
+	ExcludeSeen bool                    `json:"exclude_seen"`
+	Filter      map[string]stdCondition `json:"filter"`
+	DeadlineMs  int32                   `json:"deadline_ms"`
+	RequestID   string                  `json:"request_id"`
 
 	Quota       map[string]int32              `json:"quota"`
 	Boost       map[string]map[string]float64 `json:"boost"`
@@ -98,6 +107,38 @@ type stdRecommend struct {
 	Seed        *uint64                       `json:"seed"`
 	Fallback    string                        `json:"fallback"`
 	Rank        *stdRankFound                 `json:"rank"`
+	Whole       bool                          `json:"whole_prompt"`
+	One         bool                          `json:"one_per_path"`
+}
+
+type stdCondition struct {
+	values, not      []string
+	gte, gt, lt, lte string
+}
+
+func (c *stdCondition) UnmarshalJSON(in []byte) error {
+	if bytes.HasPrefix(in, []byte("[")) {
+		return json.Unmarshal(in, &c.values)
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(in, &all); err != nil {
+		return err
+	}
+	if not, ok := all["not"]; ok {
+		if err := json.Unmarshal(not, &c.not); err != nil {
+			return err
+		}
+	}
+	for key, into := range map[string]*string{"gte": &c.gte, "gt": &c.gt, "lt": &c.lt, "lte": &c.lte} {
+		if raw := all[key]; bytes.HasPrefix(raw, []byte(`"`)) {
+			if err := json.Unmarshal(raw, into); err != nil {
+				return err
+			}
+		} else {
+			*into = string(raw)
+		}
+	}
+	return nil
 }
 
 type stdRankFound struct {
@@ -114,7 +155,8 @@ func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
 		t.Fatalf("accepted %q, which encoding/json refuses: %v", in, err)
 	}
 	own := stdRecommend{Model: m.Model, N: m.N, BeamWidth: m.BeamWidth, TopK: m.TopK, Exclude: m.Exclude, ExcludeSeen: m.ExcludeSeen,
-		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed, Fallback: m.Fallback}
+		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed, Fallback: m.Fallback,
+		Whole: m.WholePrompt, One: m.OnePerPath}
 	if k := m.Rank; k != nil {
 		own.Rank = &stdRankFound{k.Model, k.Candidates, k.Prefix}
 	}
@@ -125,10 +167,10 @@ func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
 		own.Boost[name] = b.Values
 	}
 	if m.Filter != nil {
-		own.Filter = map[string][]string{}
+		own.Filter = map[string]stdCondition{}
 	}
-	for name, v := range m.Filter {
-		own.Filter[name] = v.Values
+	for name, c := range m.Filter {
+		own.Filter[name] = stdCondition{c.Values, c.Not, c.Gte, c.Gt, c.Lt, c.Lte}
 	}
 	std.User = nil // as in a ranking, where it is compared
 	if !reflect.DeepEqual(own, std) {

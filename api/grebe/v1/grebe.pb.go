@@ -823,7 +823,7 @@ type RecommendRequest struct {
 	TopK          int32                  `protobuf:"varint,5,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`                                                                  // continuations of one path that compete per round; 0: beam_width
 	Exclude       []string               `protobuf:"bytes,6,rep,name=exclude,proto3" json:"exclude,omitempty"`                                                                         // ids of items not wanted; unknown ones are passed over
 	ExcludeSeen   bool                   `protobuf:"varint,7,opt,name=exclude_seen,json=excludeSeen,proto3" json:"exclude_seen,omitempty"`                                             // leave out the items of the user's history and events; false when absent
-	Filter        map[string]*Values     `protobuf:"bytes,8,rep,name=filter,proto3" json:"filter,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // attributes: items that have one of the values of each
+	Filter        map[string]*Condition  `protobuf:"bytes,8,rep,name=filter,proto3" json:"filter,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // conditions by attribute; items meet all of them
 	DeadlineMs    int32                  `protobuf:"varint,9,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`                                                // 0: the server's
 	RequestId     string                 `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`                                                   // echoed; generated when empty
 	Quota         map[string]int32       `protobuf:"bytes,11,rep,name=quota,proto3" json:"quota,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // at most so many results of each value of an attribute; items without it are not limited
@@ -917,7 +917,7 @@ func (x *RecommendRequest) GetExcludeSeen() bool {
 	return false
 }
 
-func (x *RecommendRequest) GetFilter() map[string]*Values {
+func (x *RecommendRequest) GetFilter() map[string]*Condition {
 	if x != nil {
 		return x.Filter
 	}
@@ -994,6 +994,94 @@ func (x *RecommendRequest) GetOnePerPath() bool {
 	return false
 }
 
+// Condition is what a filter says of one attribute; an item meets all parts that are there. In JSON: a list of values, or an
+// object with the other fields.
+type Condition struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Values []string               `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty"` // the item has one of them
+	Not    []string               `protobuf:"bytes,2,rep,name=not,proto3" json:"not,omitempty"`       // the item has none of them; one without the attribute passes
+	// One value of the item is a number, or a time such as 2026-01-31 or 2026-01-31T12:00:00Z, within these bounds. In JSON bounds
+	// are numbers or strings.
+	Gte           string `protobuf:"bytes,3,opt,name=gte,proto3" json:"gte,omitempty"` // greater than or equal to
+	Gt            string `protobuf:"bytes,4,opt,name=gt,proto3" json:"gt,omitempty"`   // greater than
+	Lt            string `protobuf:"bytes,5,opt,name=lt,proto3" json:"lt,omitempty"`   // less than
+	Lte           string `protobuf:"bytes,6,opt,name=lte,proto3" json:"lte,omitempty"` // less than or equal to
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Condition) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *Condition) GetNot() []string {
+	if x != nil {
+		return x.Not
+	}
+	return nil
+}
+
+func (x *Condition) GetGte() string {
+	if x != nil {
+		return x.Gte
+	}
+	return ""
+}
+
+func (x *Condition) GetGt() string {
+	if x != nil {
+		return x.Gt
+	}
+	return ""
+}
+
+func (x *Condition) GetLt() string {
+	if x != nil {
+		return x.Lt
+	}
+	return ""
+}
+
+func (x *Condition) GetLte() string {
+	if x != nil {
+		return x.Lte
+	}
+	return ""
+}
+
 // RankFound says how the items that were found are ranked before they come back.
 type RankFound struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1006,7 +1094,7 @@ type RankFound struct {
 
 func (x *RankFound) Reset() {
 	*x = RankFound{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1106,7 @@ func (x *RankFound) String() string {
 func (*RankFound) ProtoMessage() {}
 
 func (x *RankFound) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1119,7 @@ func (x *RankFound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankFound.ProtoReflect.Descriptor instead.
 func (*RankFound) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RankFound) GetModel() string {
@@ -1065,7 +1153,7 @@ type Boosts struct {
 
 func (x *Boosts) Reset() {
 	*x = Boosts{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1165,7 @@ func (x *Boosts) String() string {
 func (*Boosts) ProtoMessage() {}
 
 func (x *Boosts) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1178,7 @@ func (x *Boosts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Boosts.ProtoReflect.Descriptor instead.
 func (*Boosts) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Boosts) GetValues() map[string]float64 {
@@ -1121,7 +1209,7 @@ type RecommendResponse struct {
 
 func (x *RecommendResponse) Reset() {
 	*x = RecommendResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1221,7 @@ func (x *RecommendResponse) String() string {
 func (*RecommendResponse) ProtoMessage() {}
 
 func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1234,7 @@ func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendResponse.ProtoReflect.Descriptor instead.
 func (*RecommendResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RecommendResponse) GetModel() string {
@@ -1254,7 +1342,7 @@ type Recommended struct {
 
 func (x *Recommended) Reset() {
 	*x = Recommended{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1354,7 @@ func (x *Recommended) String() string {
 func (*Recommended) ProtoMessage() {}
 
 func (x *Recommended) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1367,7 @@ func (x *Recommended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recommended.ProtoReflect.Descriptor instead.
 func (*Recommended) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Recommended) GetId() string {
@@ -1331,7 +1419,7 @@ type RankedBy struct {
 
 func (x *RankedBy) Reset() {
 	*x = RankedBy{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1431,7 @@ func (x *RankedBy) String() string {
 func (*RankedBy) ProtoMessage() {}
 
 func (x *RankedBy) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1444,7 @@ func (x *RankedBy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankedBy.ProtoReflect.Descriptor instead.
 func (*RankedBy) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RankedBy) GetModel() string {
@@ -1419,7 +1507,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1519,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1532,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1539,7 +1627,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1639,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1652,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Sources) GetDevice() int32 {
@@ -1622,7 +1710,7 @@ type Timing struct {
 
 func (x *Timing) Reset() {
 	*x = Timing{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1722,7 @@ func (x *Timing) String() string {
 func (*Timing) ProtoMessage() {}
 
 func (x *Timing) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1735,7 @@ func (x *Timing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timing.ProtoReflect.Descriptor instead.
 func (*Timing) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Timing) GetQueue() float64 {
@@ -1689,7 +1777,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1789,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1802,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Input) GetText() string {
@@ -1746,7 +1834,7 @@ type ScoreRequest struct {
 
 func (x *ScoreRequest) Reset() {
 	*x = ScoreRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1846,7 @@ func (x *ScoreRequest) String() string {
 func (*ScoreRequest) ProtoMessage() {}
 
 func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1859,7 @@ func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreRequest.ProtoReflect.Descriptor instead.
 func (*ScoreRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ScoreRequest) GetModel() string {
@@ -1828,7 +1916,7 @@ type ScoreResponse struct {
 
 func (x *ScoreResponse) Reset() {
 	*x = ScoreResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1928,7 @@ func (x *ScoreResponse) String() string {
 func (*ScoreResponse) ProtoMessage() {}
 
 func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1941,7 @@ func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreResponse.ProtoReflect.Descriptor instead.
 func (*ScoreResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ScoreResponse) GetObject() string {
@@ -1894,7 +1982,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +1994,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2007,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Scores) GetValues() []float64 {
@@ -1943,7 +2031,7 @@ type CompatibleUsage struct {
 
 func (x *CompatibleUsage) Reset() {
 	*x = CompatibleUsage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2043,7 @@ func (x *CompatibleUsage) String() string {
 func (*CompatibleUsage) ProtoMessage() {}
 
 func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2056,7 @@ func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompatibleUsage.ProtoReflect.Descriptor instead.
 func (*CompatibleUsage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CompatibleUsage) GetPromptTokens() int32 {
@@ -2016,7 +2104,7 @@ type PromptDetails struct {
 
 func (x *PromptDetails) Reset() {
 	*x = PromptDetails{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2116,7 @@ func (x *PromptDetails) String() string {
 func (*PromptDetails) ProtoMessage() {}
 
 func (x *PromptDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2129,7 @@ func (x *PromptDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptDetails.ProtoReflect.Descriptor instead.
 func (*PromptDetails) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PromptDetails) GetCachedTokens() int32 {
@@ -2064,7 +2152,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2164,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2177,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -2140,7 +2228,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2240,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2253,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -2215,7 +2303,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2315,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2328,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -2272,7 +2360,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2372,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2385,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 type ListModelsResponse struct {
@@ -2310,7 +2398,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2410,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2423,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -2373,7 +2461,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +2473,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +2486,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Model) GetId() string {
@@ -2500,7 +2588,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2600,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2613,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Rollout) GetState() string {
@@ -2585,7 +2673,7 @@ type RolloutNode struct {
 
 func (x *RolloutNode) Reset() {
 	*x = RolloutNode{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2685,7 @@ func (x *RolloutNode) String() string {
 func (*RolloutNode) ProtoMessage() {}
 
 func (x *RolloutNode) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2698,7 @@ func (x *RolloutNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloutNode.ProtoReflect.Descriptor instead.
 func (*RolloutNode) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RolloutNode) GetId() string {
@@ -2671,7 +2759,7 @@ type Reload struct {
 
 func (x *Reload) Reset() {
 	*x = Reload{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2683,7 +2771,7 @@ func (x *Reload) String() string {
 func (*Reload) ProtoMessage() {}
 
 func (x *Reload) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2696,7 +2784,7 @@ func (x *Reload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reload.ProtoReflect.Descriptor instead.
 func (*Reload) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Reload) GetState() string {
@@ -2760,7 +2848,7 @@ type ReloadModelRequest struct {
 
 func (x *ReloadModelRequest) Reset() {
 	*x = ReloadModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2860,7 @@ func (x *ReloadModelRequest) String() string {
 func (*ReloadModelRequest) ProtoMessage() {}
 
 func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2873,7 @@ func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
 func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReloadModelRequest) GetModel() string {
@@ -2821,7 +2909,7 @@ type RollbackModelRequest struct {
 
 func (x *RollbackModelRequest) Reset() {
 	*x = RollbackModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +2921,7 @@ func (x *RollbackModelRequest) String() string {
 func (*RollbackModelRequest) ProtoMessage() {}
 
 func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +2934,7 @@ func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
 func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RollbackModelRequest) GetModel() string {
@@ -2881,7 +2969,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2893,7 +2981,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2906,7 +2994,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -2942,7 +3030,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2954,7 +3042,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2967,7 +3055,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -3058,7 +3146,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3158,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3171,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -3162,7 +3250,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3262,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3275,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -3236,7 +3324,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3336,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[40]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3349,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{40}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -3335,7 +3423,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3347,7 +3435,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[41]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3360,7 +3448,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{41}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{42}
 }
 
 type ActivateCatalogRequest struct {
@@ -3374,7 +3462,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3386,7 +3474,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[42]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3399,7 +3487,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{42}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -3432,7 +3520,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3444,7 +3532,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[43]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3457,7 +3545,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{43}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -3481,7 +3569,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[44]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3493,7 +3581,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[44]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3506,7 +3594,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{44}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -3562,7 +3650,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[45]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +3662,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[45]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3675,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{45}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -3745,7 +3833,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\n" +
 	"TasksEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xe6\x06\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xe9\x06\n" +
 	"\x10RecommendRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
@@ -3769,10 +3857,10 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x04rank\x18\x10 \x01(\v2\x13.grebe.v1.RankFoundR\x04rank\x12!\n" +
 	"\fwhole_prompt\x18\x11 \x01(\bR\vwholePrompt\x12 \n" +
 	"\fone_per_path\x18\x12 \x01(\bR\n" +
-	"onePerPath\x1aK\n" +
+	"onePerPath\x1aN\n" +
 	"\vFilterEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
-	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\x1a8\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
+	"\x05value\x18\x02 \x01(\v2\x13.grebe.v1.ConditionR\x05value:\x028\x01\x1a8\n" +
 	"\n" +
 	"QuotaEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -3781,7 +3869,14 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"BoostEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
 	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.BoostsR\x05value:\x028\x01B\a\n" +
-	"\x05_seed\"Y\n" +
+	"\x05_seed\"y\n" +
+	"\tCondition\x12\x16\n" +
+	"\x06values\x18\x01 \x03(\tR\x06values\x12\x10\n" +
+	"\x03not\x18\x02 \x03(\tR\x03not\x12\x10\n" +
+	"\x03gte\x18\x03 \x01(\tR\x03gte\x12\x0e\n" +
+	"\x02gt\x18\x04 \x01(\tR\x02gt\x12\x0e\n" +
+	"\x02lt\x18\x05 \x01(\tR\x02lt\x12\x10\n" +
+	"\x03lte\x18\x06 \x01(\tR\x03lte\"Y\n" +
 	"\tRankFound\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1e\n" +
 	"\n" +
@@ -4042,7 +4137,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -4055,113 +4150,114 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Part)(nil),                   // 8: grebe.v1.Part
 	(*Ranked)(nil),                 // 9: grebe.v1.Ranked
 	(*RecommendRequest)(nil),       // 10: grebe.v1.RecommendRequest
-	(*RankFound)(nil),              // 11: grebe.v1.RankFound
-	(*Boosts)(nil),                 // 12: grebe.v1.Boosts
-	(*RecommendResponse)(nil),      // 13: grebe.v1.RecommendResponse
-	(*Recommended)(nil),            // 14: grebe.v1.Recommended
-	(*RankedBy)(nil),               // 15: grebe.v1.RankedBy
-	(*Usage)(nil),                  // 16: grebe.v1.Usage
-	(*Sources)(nil),                // 17: grebe.v1.Sources
-	(*Timing)(nil),                 // 18: grebe.v1.Timing
-	(*Input)(nil),                  // 19: grebe.v1.Input
-	(*ScoreRequest)(nil),           // 20: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),          // 21: grebe.v1.ScoreResponse
-	(*Scores)(nil),                 // 22: grebe.v1.Scores
-	(*CompatibleUsage)(nil),        // 23: grebe.v1.CompatibleUsage
-	(*PromptDetails)(nil),          // 24: grebe.v1.PromptDetails
-	(*RerankRequest)(nil),          // 25: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),         // 26: grebe.v1.RerankResponse
-	(*Relevance)(nil),              // 27: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),      // 28: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),     // 29: grebe.v1.ListModelsResponse
-	(*Model)(nil),                  // 30: grebe.v1.Model
-	(*Rollout)(nil),                // 31: grebe.v1.Rollout
-	(*RolloutNode)(nil),            // 32: grebe.v1.RolloutNode
-	(*Reload)(nil),                 // 33: grebe.v1.Reload
-	(*ReloadModelRequest)(nil),     // 34: grebe.v1.ReloadModelRequest
-	(*RollbackModelRequest)(nil),   // 35: grebe.v1.RollbackModelRequest
-	(*AppendEventsRequest)(nil),    // 36: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 37: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 38: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 39: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 40: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 41: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 42: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 43: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 44: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 45: grebe.v1.Snapshot
-	nil,                            // 46: grebe.v1.Item.AttributesEntry
-	nil,                            // 47: grebe.v1.Event.FeaturesEntry
-	nil,                            // 48: grebe.v1.Ranked.TasksEntry
-	nil,                            // 49: grebe.v1.RecommendRequest.FilterEntry
-	nil,                            // 50: grebe.v1.RecommendRequest.QuotaEntry
-	nil,                            // 51: grebe.v1.RecommendRequest.BoostEntry
-	nil,                            // 52: grebe.v1.Boosts.ValuesEntry
+	(*Condition)(nil),              // 11: grebe.v1.Condition
+	(*RankFound)(nil),              // 12: grebe.v1.RankFound
+	(*Boosts)(nil),                 // 13: grebe.v1.Boosts
+	(*RecommendResponse)(nil),      // 14: grebe.v1.RecommendResponse
+	(*Recommended)(nil),            // 15: grebe.v1.Recommended
+	(*RankedBy)(nil),               // 16: grebe.v1.RankedBy
+	(*Usage)(nil),                  // 17: grebe.v1.Usage
+	(*Sources)(nil),                // 18: grebe.v1.Sources
+	(*Timing)(nil),                 // 19: grebe.v1.Timing
+	(*Input)(nil),                  // 20: grebe.v1.Input
+	(*ScoreRequest)(nil),           // 21: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),          // 22: grebe.v1.ScoreResponse
+	(*Scores)(nil),                 // 23: grebe.v1.Scores
+	(*CompatibleUsage)(nil),        // 24: grebe.v1.CompatibleUsage
+	(*PromptDetails)(nil),          // 25: grebe.v1.PromptDetails
+	(*RerankRequest)(nil),          // 26: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 27: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 28: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 29: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 30: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 31: grebe.v1.Model
+	(*Rollout)(nil),                // 32: grebe.v1.Rollout
+	(*RolloutNode)(nil),            // 33: grebe.v1.RolloutNode
+	(*Reload)(nil),                 // 34: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 35: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 36: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 37: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 38: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 39: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 40: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 41: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 42: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 43: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 44: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 45: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 46: grebe.v1.Snapshot
+	nil,                            // 47: grebe.v1.Item.AttributesEntry
+	nil,                            // 48: grebe.v1.Event.FeaturesEntry
+	nil,                            // 49: grebe.v1.Ranked.TasksEntry
+	nil,                            // 50: grebe.v1.RecommendRequest.FilterEntry
+	nil,                            // 51: grebe.v1.RecommendRequest.QuotaEntry
+	nil,                            // 52: grebe.v1.RecommendRequest.BoostEntry
+	nil,                            // 53: grebe.v1.Boosts.ValuesEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	46, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	47, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	47, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	48, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
 	9,  // 6: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	16, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	18, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	17, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	19, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	8,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
 	7,  // 10: grebe.v1.RankResponse.route:type_name -> grebe.v1.Route
-	48, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	49, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
 	2,  // 12: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	49, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	50, // 14: grebe.v1.RecommendRequest.quota:type_name -> grebe.v1.RecommendRequest.QuotaEntry
-	51, // 15: grebe.v1.RecommendRequest.boost:type_name -> grebe.v1.RecommendRequest.BoostEntry
-	11, // 16: grebe.v1.RecommendRequest.rank:type_name -> grebe.v1.RankFound
-	52, // 17: grebe.v1.Boosts.values:type_name -> grebe.v1.Boosts.ValuesEntry
-	14, // 18: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	16, // 19: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	18, // 20: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	15, // 21: grebe.v1.RecommendResponse.ranked:type_name -> grebe.v1.RankedBy
-	16, // 22: grebe.v1.RankedBy.usage:type_name -> grebe.v1.Usage
-	18, // 23: grebe.v1.RankedBy.timing_ms:type_name -> grebe.v1.Timing
-	17, // 24: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	19, // 25: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	19, // 26: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	22, // 27: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	23, // 28: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	24, // 29: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
-	27, // 30: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	23, // 31: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	30, // 32: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	33, // 33: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	31, // 34: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
-	32, // 35: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
+	50, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	51, // 14: grebe.v1.RecommendRequest.quota:type_name -> grebe.v1.RecommendRequest.QuotaEntry
+	52, // 15: grebe.v1.RecommendRequest.boost:type_name -> grebe.v1.RecommendRequest.BoostEntry
+	12, // 16: grebe.v1.RecommendRequest.rank:type_name -> grebe.v1.RankFound
+	53, // 17: grebe.v1.Boosts.values:type_name -> grebe.v1.Boosts.ValuesEntry
+	15, // 18: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	17, // 19: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	19, // 20: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	16, // 21: grebe.v1.RecommendResponse.ranked:type_name -> grebe.v1.RankedBy
+	17, // 22: grebe.v1.RankedBy.usage:type_name -> grebe.v1.Usage
+	19, // 23: grebe.v1.RankedBy.timing_ms:type_name -> grebe.v1.Timing
+	18, // 24: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	20, // 25: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	20, // 26: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	23, // 27: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	24, // 28: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	25, // 29: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
+	28, // 30: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	24, // 31: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	31, // 32: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	34, // 33: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	32, // 34: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
+	33, // 35: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
 	3,  // 36: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	39, // 37: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	45, // 38: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	44, // 39: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	40, // 37: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	46, // 38: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	45, // 39: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
 	1,  // 40: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 41: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	12, // 42: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
+	11, // 41: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Condition
+	13, // 42: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
 	4,  // 43: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
 	10, // 44: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	20, // 45: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	25, // 46: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	28, // 47: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	34, // 48: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	35, // 49: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	41, // 50: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	42, // 51: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	43, // 52: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	21, // 45: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	26, // 46: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	29, // 47: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	35, // 48: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	36, // 49: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	42, // 50: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	43, // 51: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	44, // 52: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
 	6,  // 53: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	13, // 54: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	21, // 55: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	26, // 56: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	29, // 57: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	30, // 58: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	30, // 59: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	40, // 60: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	40, // 61: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	40, // 62: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	14, // 54: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	22, // 55: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	27, // 56: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	30, // 57: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	31, // 58: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	31, // 59: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	41, // 60: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	41, // 61: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	41, // 62: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
 	53, // [53:63] is the sub-list for method output_type
 	43, // [43:53] is the sub-list for method input_type
 	43, // [43:43] is the sub-list for extension type_name
@@ -4178,18 +4274,18 @@ func file_grebe_v1_grebe_proto_init() {
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[5].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[10].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[13].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[14].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[19].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[25].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[27].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[15].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[20].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[26].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
