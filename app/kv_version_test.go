@@ -26,7 +26,7 @@ func TestKVFromBeforeAFixIsNotReused(t *testing.T) {
 	}
 	defer weights.Close()
 	wrong := kv.KeyOf(weights.Digest(), nil, "2 bf16 bf16\n"+string(described)) // the key of releases before the fix
-	right, err := checkpointVersion(t.Context(), &config.Config{}, mc)
+	right, err := checkpointVersion(t.Context(), &config.Config{}, mc, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestCheckpointVersionOfTables(t *testing.T) {
 		"dim":           {Name: "a", Store: "pebble", Dim: 33},
 	} {
 		cfg := &config.Config{Tables: []config.Table{table}}
-		version, err := checkpointVersion(t.Context(), cfg, &config.Model{Path: path, ItemTable: table.Name})
+		version, err := checkpointVersion(t.Context(), cfg, &config.Model{Path: path, ItemTable: table.Name}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestCheckpointVersionOfTables(t *testing.T) {
 		}
 		seen[version] = name
 	}
-	same, err := checkpointVersion(t.Context(), &config.Config{Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path})
+	same, err := checkpointVersion(t.Context(), &config.Config{Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path}, nil)
 	if err != nil || seen[same] != "none" {
 		t.Errorf("a table that the model does not use changes its version: %v", err)
 	}

@@ -142,7 +142,7 @@ func TestLoadingObeysItsContext(t *testing.T) {
 	if n := len(w.stack.loaded.of("m")); n != 1 {
 		t.Errorf("%d checkpoints are loaded", n)
 	}
-	if _, err := checkpointVersion(ctx, w.cfg, &config.Model{Path: filepath.Join(w.dir, "b")}); !errors.Is(err, context.Canceled) {
+	if _, err := checkpointVersion(ctx, w.cfg, &config.Model{Path: filepath.Join(w.dir, "b")}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("the digest of a checkpoint: %v", err)
 	}
 	if _, err := w.answer(0); err != nil {

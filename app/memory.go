@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 
@@ -236,8 +237,9 @@ func (m *Memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store)
 }
 
 // checkpointVersion hashes everything that a model's KV depends on, so that KV of another checkpoint, configuration,
-// format or item table is never used. It does not notice changes of rows within the table.
-func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, error) {
+// format or item table is never used, nor that of a device that computes in other numbers of 8 bits. It does not notice
+// changes of rows within the table.
+func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model, d compute.Device) (plan.Key, error) {
 	described, err := readfile.Regular(filepath.Join(mc.Path, "config.json"), 16<<20)
 	if err != nil {
 		return plan.Key{}, err
@@ -256,7 +258,32 @@ func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model
 	if mc.Weights != "auto" && mc.Weights != "" { // so that KV from before there was a choice stays in use
 		text += "\nweights " + mc.Weights
 	}
+	if mc.Weights != "bf16" && mc.Weights != "int8" {
+		text += describeEight(described, d)
+	}
 	return kv.KeyOf(digest, nil, text), nil
+}
+
+// describeEight says which numbers of 8 bits a device computes in, where a model's config.json has weights of such. It
+// returns "" for none.
+func describeEight(config []byte, d compute.Device) string {
+	var c struct {
+		Quantisation json.RawMessage `json:"quantization_config"`
+	}
+	q, ok := d.(compute.Quantiser)
+	if err := json.Unmarshal(config, &c); err != nil || !ok { // opening the model returns the error
+		return ""
+	}
+	if s := string(c.Quantisation); s == "" || s == "null" {
+		return ""
+	}
+	text := ""
+	for _, dt := range []compute.DType{compute.INT8, compute.FP8} {
+		if q.Quantises(dt) {
+			text += "\ncomputes in " + dt.String()
+		}
+	}
+	return text
 }
 
 // describeTable describes where a table's rows are and what replaces missing ones. It returns "" for no table.

@@ -48,7 +48,7 @@ func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Mode
 	}
 	m := &Model{app: a, config: *mc, memory: newMemory(a), progress: progress}
 	m.config.Path = at
-	if m.version, err = checkpointVersion(ctx, cfg, &m.config); err != nil {
+	if m.version, err = checkpointVersion(ctx, cfg, &m.config, a.device); err != nil {
 		return nil, err
 	}
 	if m.served, err = m.open(ctx, cfg, &m.config); err != nil {

@@ -26,7 +26,8 @@ const (
 	F32 DType = iota
 	BF16
 	F16 // in checkpoints only
-	FP8 // in chunks only: e4m3, with a scale for each head's K and V of a chunk
+	// FP8 is e4m3, in chunks with a scale for each head's K and V of a chunk, and as a format of weights like INT8.
+	FP8
 	// INT8 is a format of weights: each row of a matrix, an output, has a scale. Products round their input to
 	// int8 too, with a scale for each row of it, see Linear. Devices that compute in it are a Quantiser.
 	INT8
@@ -64,7 +65,8 @@ type Tensor struct {
 	DType      DType
 	Rows, Cols int
 	Data       []byte // little-endian, Rows·Cols·DType.Size() bytes
-	// Scales are those of the rows of an INT8 matrix: a value is its integer, −127 to 127, times the scale of its row.
+	// Scales are those of the rows of an INT8 or FP8 matrix: a value is its integer, −127 to 127, or its number in
+	// e4m3, times the scale of its row.
 	Scales []float32
 }
 
@@ -87,17 +89,21 @@ type Table interface {
 	Bytes() int64 // device memory it holds; 0 when it reads the checkpoint's mapping
 }
 
-// Quantiser is a Device that computes in INT8 (Linear and GateUp with dt INT8, from tensors of any format).
+// Quantiser is a Device that computes in INT8 or FP8 (Linear and GateUp with that dt, from tensors of any format but
+// the other one).
 //
 // A matrix that is not INT8 is quantised row by row: the scale is the row's largest magnitude over 127, in
 // float32, and values are divided by it and rounded to the nearest integer, ties to even, by a product with
 // 127 over that magnitude. So is each row that a product is given. Sums of products of integers are exact;
 // they are converted to float32 and multiplied by the weights' scale, then by the row's. A row with a value
 // that is infinite or no number yields NaN; one whose values are all below 2⁻¹⁰⁰ counts as zeros.
+//
+// FP8 is the same with e4m3 in the place of integers and 448 in that of 127. Sums of products are those of
+// float32 or of a little less, as the device adds them.
 type Quantiser interface {
 	Device
-	// Quantises reports whether the device computes in INT8.
-	Quantises() bool
+	// Quantises reports whether the device computes in dt, INT8 or FP8.
+	Quantises(dt DType) bool
 }
 
 // Device packs weights and opens runners.
@@ -105,8 +111,8 @@ type Device interface {
 	// Name says what runs, for people: "cpu (amx-bf16, 2 threads)".
 	Name() string
 	// Linear packs the rows of parts, one after the other, as one matrix that computes in dt: F32, or
-	// BF16 (bf16 weights; accumulation in float32), or INT8 on a Quantiser. The tensors' data is not used
-	// after the return.
+	// BF16 (bf16 weights; accumulation in float32), or INT8 or FP8 on a Quantiser. The tensors' data is not used
+	// after the return. Runners of one device may mix BF16 with FP8, and any with INT8.
 	Linear(dt DType, parts ...Tensor) (Linear, error)
 	// GateUp packs the two matrices of a gated feed-forward layer so that FFN can fuse their product.
 	GateUp(dt DType, gate, up Tensor) (Linear, error)

@@ -21,8 +21,10 @@ type Checkpoint struct {
 	DType  compute.DType // of products
 	KV     compute.DType // of K and V
 
-	int8     bool // products compute in INT8
-	asStored bool // matrices that are stored as INT8 do
+	// eight is the format of 8 bits that products compute in: INT8 or FP8; F32, where there is none. With asStored
+	// they do only where matrices are stored in that.
+	eight    compute.DType
+	asStored bool
 	warn     func(string)
 	warned   bool
 
@@ -124,8 +126,8 @@ type Part struct {
 
 // Linear packs matrices of cols columns as one, row after row.
 func (c *Checkpoint) Linear(cols int, parts ...Part) compute.Linear {
-	dt, integers := c.format(parts)
-	tensors, names := c.tensors(cols, parts, integers)
+	dt, stored := c.format(parts)
+	tensors, names := c.tensors(cols, parts, stored)
 	if c.err != nil {
 		return nil
 	}
@@ -135,8 +137,8 @@ func (c *Checkpoint) Linear(cols int, parts ...Part) compute.Linear {
 
 // GateUp packs the two matrices of a gated feed-forward layer.
 func (c *Checkpoint) GateUp(cols int, gate, up Part) compute.Linear {
-	dt, integers := c.format([]Part{gate, up})
-	tensors, names := c.tensors(cols, []Part{gate, up}, integers)
+	dt, stored := c.format([]Part{gate, up})
+	tensors, names := c.tensors(cols, []Part{gate, up}, stored)
 	if c.err != nil {
 		return nil
 	}
@@ -144,12 +146,12 @@ func (c *Checkpoint) GateUp(cols int, gate, up Part) compute.Linear {
 	return c.packed(l, err, tensors, names)
 }
 
-func (c *Checkpoint) tensors(cols int, parts []Part, integers bool) (tensors []compute.Tensor, names []string) {
+func (c *Checkpoint) tensors(cols int, parts []Part, stored bool) (tensors []compute.Tensor, names []string) {
 	if c.err == nil {
 		c.err = c.ctx.Err()
 	}
 	for _, p := range parts {
-		t, name := c.matrix(p.Name, p.Rows, cols, integers)
+		t, name := c.matrix(p.Name, p.Rows, cols, stored)
 		tensors, names = append(tensors, t), append(names, name)
 	}
 	return tensors, names

@@ -91,8 +91,9 @@ type Options struct {
 	// "fp8", which takes half of what bf16 does and is less exact.
 	KV string
 	// Weights is the format of the weights of products: "auto" or "" (as the checkpoint has them, if the
-	// device computes in that, else that of DType), "bf16" (that of DType), "int8" (quantised at load, on a
-	// compute.Quantiser), or "fp8", which only takes a checkpoint of FP8.
+	// device computes in that, else that of DType), "bf16" (that of DType), "int8" or "fp8" (quantised at load, on a
+	// compute.Quantiser of that). A device that does not compute in FP8 takes "fp8" for checkpoints of FP8 only. With
+	// products of FP8, DType is bf16.
 	Weights string
 	// Warn, when set, is told once that weights of 8 bits are expanded.
 	Warn func(text string)
@@ -169,10 +170,10 @@ func openCheckpoint(dir string, cfg *Config, dev compute.Device, opts Options) (
 		ctx: opts.Loading(), warn: opts.Warn}
 	c.DType, err = c.chooseDType(opts.DType)
 	if err == nil {
-		c.KV, err = c.chooseKV(opts.KV)
+		err = c.chooseWeights(opts.Weights, opts.DType)
 	}
 	if err == nil {
-		err = c.chooseWeights(opts.Weights)
+		c.KV, err = c.chooseKV(opts.KV)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("model: %s: %w", dir, err), c.Close())

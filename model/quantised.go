@@ -244,9 +244,9 @@ func (c *Checkpoint) stored8(info safetensors.Info) bool {
 	return c.Config.Quantisation != nil && info.DType == names8[c.Config.Quantisation.DType]
 }
 
-// matrix is tensor for a matrix of products, which may be stored in 8 bits. Integers stay as they are if asked for;
-// everything else is expanded to the format of products.
-func (c *Checkpoint) matrix(name string, rows, cols int, integers bool) (t compute.Tensor, full string) {
+// matrix is tensor for a matrix of products, which may be stored in 8 bits. Numbers of 8 bits with a scale for each row
+// stay as they are if asked for; everything else is expanded to the format of products.
+func (c *Checkpoint) matrix(name string, rows, cols int, stored bool) (t compute.Tensor, full string) {
 	info, ok := c.lookup(name)
 	if c.err != nil || !ok || !c.stored8(info) {
 		return c.tensor(name, rows, cols)
@@ -265,8 +265,12 @@ func (c *Checkpoint) matrix(name string, rows, cols int, integers bool) (t compu
 		return t, ""
 	}
 	q := c.Config.Quantisation
-	if q.DType == compute.INT8 && integers {
-		return compute.Tensor{DType: compute.INT8, Rows: rows, Cols: cols, Data: data, Scales: scales}, info.Name
+	if stored && q.DType == c.eight && q.Block == [2]int{} {
+		t = compute.Tensor{DType: q.DType, Rows: rows, Cols: cols, Data: data, Scales: scales}
+		if i := notNumber(q.DType, data); i >= 0 {
+			c.err = fmt.Errorf("%s: tensor %q: value %d of row %d is no number", info.File, info.Name, i%cols, i/cols)
+		}
+		return t, info.Name
 	}
 	c.expanded()
 	t = compute.Tensor{DType: c.DType, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*c.DType.Size())}
@@ -276,15 +280,30 @@ func (c *Checkpoint) matrix(name string, rows, cols int, integers bool) (t compu
 	return t, info.Name
 }
 
-// expanded warns, once, that weights of 8 bits take the memory and time of others.
+// notNumber returns where data has a code that is no number, or −1.
+func notNumber(dt compute.DType, data []byte) int {
+	if dt == compute.FP8 {
+		for i, b := range data {
+			if b&0x7f == 0x7f {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// expanded warns, once, that weights of 8 bits take the memory and time of others, or are rounded again.
 func (c *Checkpoint) expanded() {
 	if c.warned || c.warn == nil {
 		return
 	}
 	c.warned = true
-	c.warn(fmt.Sprintf("%s weights are expanded to %s: %s does not compute in them", c.Config.Quantisation.DType,
-		c.DType,
-		c.Device.Name()))
+	q := c.Config.Quantisation
+	if c.eight == q.DType {
+		c.warn(fmt.Sprintf("%s weights with scales of blocks are rounded again, with one scale for each output", q.DType))
+		return
+	}
+	c.warn(fmt.Sprintf("%s weights are expanded to %s: %s does not compute in them", q.DType, c.DType, c.Device.Name()))
 }
 
 // expand sets t to the values of data times their scales, on all cores.
@@ -350,38 +369,53 @@ var e4m3 = func() (out [256]float32) {
 }()
 
 // chooseWeights decides in what products are computed.
-func (c *Checkpoint) chooseWeights(name string) error {
-	quantiser, ok := c.Device.(compute.Quantiser)
-	can := ok && quantiser.Quantises()
+func (c *Checkpoint) chooseWeights(name, dtype string) error {
+	quantiser, _ := c.Device.(compute.Quantiser)
+	can := func(dt compute.DType) bool { return quantiser != nil && quantiser.Quantises(dt) }
 	q := c.Config.Quantisation
 	switch name {
 	case "", "auto":
-		c.asStored = can && q != nil && q.DType == compute.INT8 && q.Activations
+		if q != nil && q.Activations && can(q.DType) && (q.DType == compute.INT8 || dtype != "f32") {
+			c.eight, c.asStored = q.DType, true
+		}
 	case "bf16":
 	case "int8":
-		if !can {
+		if !can(compute.INT8) {
 			return fmt.Errorf("weights: int8 is for CPUs, and this is %s: leave weights out", c.Device.Name())
 		}
-		c.int8 = true
+		c.eight = compute.INT8
 	case "fp8":
-		if q == nil || q.DType != compute.FP8 {
-			return fmt.Errorf("weights: fp8 is not available on %s: use int8 on a CPU, bf16 elsewhere", c.Device.Name())
+		switch {
+		case can(compute.FP8) && dtype == "f32":
+			return errors.New("weights: fp8 computes beside bf16, and dtype is f32: leave dtype out")
+		case can(compute.FP8):
+			c.eight = compute.FP8
+		case q == nil || q.DType != compute.FP8:
+			return fmt.Errorf("weights: fp8 is not available on %s, but on GPUs from Ada on: use int8 on a CPU, bf16 elsewhere",
+				c.Device.Name())
 		}
 	default:
 		return fmt.Errorf("weights %q is unknown, want auto, bf16, int8 or fp8", name)
 	}
+	if c.eight == compute.FP8 {
+		c.DType = compute.BF16 // of what is not rounded
+	}
 	return nil
 }
 
-// format returns the format in which the product of parts computes, and whether integers are taken as they are.
-func (c *Checkpoint) format(parts []Part) (dt compute.DType, integers bool) {
-	if c.int8 {
-		return compute.INT8, c.Config.Quantisation != nil && c.Config.Quantisation.Activations
+// format returns the format in which the product of parts computes, and whether numbers of 8 bits are taken as they are.
+func (c *Checkpoint) format(parts []Part) (dt compute.DType, stored bool) {
+	q := c.Config.Quantisation
+	if c.eight == compute.F32 {
+		return c.DType, false
+	}
+	if !c.asStored {
+		return c.eight, q != nil && q.Activations && q.DType == c.eight
 	}
 	for _, p := range parts {
-		if info, ok := c.lookup(p.Name); !ok || !c.asStored || !c.stored8(info) {
+		if info, ok := c.lookup(p.Name); !ok || !c.stored8(info) {
 			return c.DType, false
 		}
 	}
-	return compute.INT8, true
+	return c.eight, true
 }

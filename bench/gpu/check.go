@@ -55,7 +55,10 @@ func checkAll(d cuda.Device, seed uint64) ([]Check, error) {
 
 // run runs the trial on the device and on compute/ref.
 func (t *trial) run(d compute.Device, seed uint64) (Check, error) {
-	const limit = 0.02 // of bf16 operands through two layers
+	limit := 0.02 // of bf16 operands through two layers
+	if t.spec.weights == compute.FP8 {
+		limit = limitFP8
+	}
 	c := Check{Name: t.name, Limit: limit}
 	var rows [][]float32
 	for _, dev := range []compute.Device{ref.New(), d} {

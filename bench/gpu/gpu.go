@@ -29,6 +29,8 @@ type Options struct {
 	// NoRecommend leaves out the recommendations.
 	NoRecommend bool
 	NoKernels   bool   // leave out single operations
+	FP8         bool   // measure weights of FP8 beside those of bf16, and nothing else
+	Checkpoint  string // a folder, whose hidden states with weights of FP8 are held against compute/ref as well; none: no such
 	Tune        bool   // measure anew how attention is best cut
 	Peers       string // a Python with torch and transformers that runs the peers; none: no peers
 	Rank        string // a report of `bench rank --json` on the same device whose sustained rates are to be shown
@@ -53,12 +55,13 @@ func (o *Options) setDefaults() {
 func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
 	o.setDefaults()
 	r := Report{Date: time.Now().UTC(), Seed: o.Seed}
-	if err := run(ctx, &o, &r); err != nil {
-		return r, fmt.Errorf("bench gpu: %w", err)
+	failed := run(ctx, &o, &r)
+	if failed != nil && len(r.Lines) == 0 {
+		return r, fmt.Errorf("bench gpu: %w", failed)
 	}
-	var failed error // the report has its worth without peers
+	// The report has its worth without what failed, and without peers.
 	if o.Peers != "" {
-		failed = r.addPeers(ctx, o.Peers, o.Tokens)
+		failed = errors.Join(failed, r.addPeers(ctx, o.Peers, o.Tokens))
 	}
 	if o.File != "" {
 		failed = errors.Join(failed, r.save(o.File))
@@ -102,6 +105,9 @@ func runOn(ctx context.Context, o *Options, r *Report) error {
 		if r.Checks, err = checkAll(d, o.Seed); err != nil {
 			return err
 		}
+	}
+	if o.FP8 {
+		return measureFP8(ctx, o, d, r)
 	}
 	if o.Tune {
 		if err := tuneAgain(d, o); err != nil {

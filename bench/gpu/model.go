@@ -15,10 +15,13 @@ type spec struct {
 	vocab int
 	bias  bool // of QKV
 	norms bool // of queries' and keys' heads
+
+	weights compute.DType // of the layers' products; BF16 or FP8
+	same    bool          // all layers have equal weights, each its own copy: it saves time where they are large
 }
 
 func decoder(name string, layers, hidden, heads, kvHeads, headDim, inter, vocab int) spec {
-	s := spec{name: name, vocab: vocab, bias: true, shape: compute.Shape{Layers: layers, Hidden: hidden, Heads: heads,
+	s := spec{name: name, vocab: vocab, bias: true, weights: compute.BF16, shape: compute.Shape{Layers: layers, Hidden: hidden, Heads: heads,
 		KVHeads: kvHeads, HeadDim: headDim, Inter: inter, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}}
 	for i := range headDim / 2 {
 		s.shape.Rope.InvFreq = append(s.shape.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(headDim))))
@@ -43,26 +46,39 @@ type model struct {
 	norm      compute.Vector
 	attention []compute.AttentionWeights
 	ffn       []compute.FFNWeights
+	bytes     int64 // of the layers' products
 }
 
 // newModel packs random weights.
 func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 	m := &model{spec: s}
 	sh := &s.shape
-	next := seed
+	next, first := seed, seed // seeds: the last one that was used, and the last one before the layer
 	var failed error
 	keep := func(err error) {
 		if failed == nil {
 			failed = err
 		}
 	}
+	drawn := map[uint64]compute.Tensor{}
 	tensor := func(rows, cols int) compute.Tensor {
 		next++
+		if s.same {
+			id := next - first
+			if t, ok := drawn[id]; ok {
+				return t
+			}
+			drawn[id] = weights.Matrix(next, rows, cols)
+			return drawn[id]
+		}
 		return weights.Matrix(next, rows, cols)
 	}
 	linear := func(parts ...compute.Tensor) compute.Linear {
-		l, err := d.Linear(compute.BF16, parts...)
+		l, err := d.Linear(s.weights, parts...)
 		keep(err)
+		if err == nil {
+			m.bytes += l.Bytes()
+		}
 		return l
 	}
 	vector := func(n int, mean, scale float32) compute.Vector {
@@ -77,6 +93,7 @@ func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 	keep(err)
 	m.norm = vector(sh.Hidden, 1, 0.2)
 	for range sh.Layers {
+		first = next
 		a := compute.AttentionWeights{Norm: vector(sh.Hidden, 1, 0.2), QKV: linear(tensor(q+2*kv, sh.Hidden)), Out: linear(tensor(sh.Hidden, q))}
 		if s.bias {
 			a.QKVBias = vector(q+2*kv, 0, 0.2)
@@ -84,8 +101,11 @@ func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 		if s.norms {
 			a.QNorm, a.KNorm = vector(sh.HeadDim, 1, 0.2), vector(sh.HeadDim, 1, 0.2)
 		}
-		gateUp, err := d.GateUp(compute.BF16, tensor(sh.Inter, sh.Hidden), tensor(sh.Inter, sh.Hidden))
+		gateUp, err := d.GateUp(s.weights, tensor(sh.Inter, sh.Hidden), tensor(sh.Inter, sh.Hidden))
 		keep(err)
+		if err == nil {
+			m.bytes += gateUp.Bytes()
+		}
 		m.attention = append(m.attention, a)
 		m.ffn = append(m.ffn, compute.FFNWeights{Norm: vector(sh.Hidden, 1, 0.2), GateUp: gateUp, Down: linear(tensor(sh.Hidden, sh.Inter))})
 		if failed != nil {

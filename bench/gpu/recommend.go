@@ -35,16 +35,16 @@ type recommendation struct {
 }
 
 // newRecommendation packs a model and a catalog and lays out the prompt.
-func newRecommendation(d compute.Device, m *model, items, codes, tokens, width int, seed uint64) (*recommendation, error) {
+func newRecommendation(d compute.Device, m *model, items, codes, prompts, tokens, width int, seed uint64) (*recommendation, error) {
 	trees, ok := d.(compute.Trees)
 	if !ok {
 		return nil, errors.New("the device runs no searches")
 	}
-	s, err := m.open(d, max(tokens, width))
+	s, err := m.open(d, prompts*max(tokens, width))
 	if err != nil {
 		return nil, err
 	}
-	r := &recommendation{subject: s, found: make([][]compute.Leaf, 1)}
+	r := &recommendation{subject: s, found: make([][]compute.Leaf, prompts)}
 	levels := catalog(items, codes, m.spec.vocab, seed)
 	for l := range levels {
 		seed++
@@ -58,12 +58,20 @@ func newRecommendation(d compute.Device, m *model, items, codes, tokens, width i
 	if r.spec.Tree, err = trees.Tree(levels); err != nil {
 		return nil, err
 	}
-	c, err := s.prompt("recommend", tokens)
+	segments := make([]segment, prompts)
+	for i := range segments {
+		segments[i] = segment{tokens: tokens, chunk: userChunk}
+	}
+	c, err := s.plan("recommend", segments...)
 	if err != nil {
 		return nil, err
 	}
-	r.batch, r.keep = c.batch, c.wanted
-	r.spec.Prompts = []compute.Prompt{{Row: c.wanted[0], Position: int32(tokens), Sees: []int32{0}}}
+	r.batch = c.batch
+	for i := range prompts {
+		last := int32((i+1)*tokens - 1)
+		r.keep = append(r.keep, last)
+		r.spec.Prompts = append(r.spec.Prompts, compute.Prompt{Row: last, Position: int32(tokens), Sees: []int32{int32(i)}})
+	}
 	return r, nil
 }
 
@@ -147,7 +155,7 @@ func checkSearch(d compute.Device, seed uint64) error {
 		if err != nil {
 			return err
 		}
-		r, err := newRecommendation(dev, m, 3000, 64, 200, 100, seed)
+		r, err := newRecommendation(dev, m, 3000, 64, 1, 200, 100, seed)
 		if err != nil {
 			return err
 		}
@@ -179,7 +187,7 @@ func measureRecommend(ctx context.Context, o *Options, d compute.Device) ([]Line
 	if err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
-	r, err := newRecommendation(d, m, recommendItems, recommendCodes, recommendTokens, recommendWidth, o.Seed)
+	r, err := newRecommendation(d, m, recommendItems, recommendCodes, 1, recommendTokens, recommendWidth, o.Seed)
 	if err != nil {
 		return nil, err
 	}

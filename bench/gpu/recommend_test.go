@@ -16,7 +16,7 @@ func TestSearchesByTheHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRecommendation(ref.Searching(ref.New()), m, 200, 16, 20, 10, 3)
+	r, err := newRecommendation(ref.Searching(ref.New()), m, 200, 16, 1, 20, 10, 3)
 	if err != nil {
 		t.Fatal(err)
 	}

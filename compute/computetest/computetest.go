@@ -50,7 +50,7 @@ func Run(t *testing.T, name string, open func(t *testing.T) compute.Device, opts
 		for _, c := range checks(opts) {
 			t.Run(c.name, func(t *testing.T) {
 				switch err := c.on(d); {
-				case errors.Is(err, errNoBlender), errors.Is(err, errNoInt8):
+				case errors.Is(err, errNoBlender), errors.Is(err, errNoEight):
 					t.Skip(err)
 				case err != nil:
 					t.Error(err)
@@ -80,7 +80,8 @@ func checks(opts Options) []check {
 	all = append(all, misuseChecks()...)
 	all = append(all, check{"multiply", multiplies}, check{"logits of any number", logitCounts})
 	all = append(all, blendChecks(opts)...)
-	all = append(all, int8Checks(opts)...)
+	all = append(all, eightChecks(compute.INT8, opts)...)
+	all = append(all, eightChecks(compute.FP8, opts)...)
 	all = append(all, crowdedChecks()...)
 	all = append(all, twiceChecks(opts)...)
 	if opts.STU {

@@ -95,7 +95,7 @@ func (l *linear) In() int      { return l.w.In() }
 func (l *linear) Bytes() int64 { return l.w.Bytes() }
 
 // Quantises makes the device a compute.Quantiser.
-func (d *device) Quantises() bool { return true }
+func (d *device) Quantises(dt compute.DType) bool { return dt == compute.INT8 }
 
 // check refuses tensors that are not matrices of the size they say.
 func check(parts ...compute.Tensor) error {

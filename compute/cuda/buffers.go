@@ -60,7 +60,7 @@ type buffers struct {
 	cos, sin    driver.Ptr
 
 	typed  []driver.Ptr
-	dt     compute.DType // of the typed: the inputs of products
+	dt     compute.DType // of the typed: the inputs of products, before FP8 rounds them
 	tensor bool          // attention runs on the tensor cores
 	att    [2]driver.Ptr
 	normed driver.Ptr
@@ -68,6 +68,8 @@ type buffers struct {
 	gateUp driver.Ptr
 	gated  driver.Ptr    // input of the second product; that of Mix
 	u      [2]driver.Ptr // of layers of HSTU, beside att
+
+	scaling scaling
 }
 
 // buffer is one of them.
@@ -123,6 +125,7 @@ func (b *buffers) close(d *device) {
 		d.free(p)
 	}
 	b.base, b.typed = nil, nil
+	b.scaling.drop(d)
 }
 
 // queryFormat is that of the QKV product and of queries: bf16 where it is what attention takes.
@@ -144,7 +147,7 @@ func (b *buffers) gateUpFormat() compute.DType {
 	return compute.F32
 }
 
-// need makes the buffers for products in dt, instead of those of another format. It does not touch x.
+// need makes the buffers for inputs in dt, instead of those of another format. It does not touch x.
 func (b *buffers) need(d *device, dt compute.DType) error {
 	for _, p := range b.typed {
 		d.free(p)

@@ -177,11 +177,14 @@ func failNth(g *drivertest.GPU, n int, code int32) (calls *int, failed *string, 
 // error or succeeds without what failed. With an error, no work follows the call that failed, and the GPU has nothing left to do when
 // it is returned: the caller frees the KV. The next task succeeds.
 func TestFailedCallLeavesNothingUnderWay(t *testing.T) {
-	for _, graphs := range []bool{false, true} {
+	for i, name := range []string{"graphs=false", "graphs=true", "fp8"} {
 		for _, task := range tasks() {
-			t.Run(fmt.Sprintf("%s/graphs=%v", task.name, graphs), func(t *testing.T) {
-				g, d := simulate(t, Options{NoGraphs: !graphs})
+			t.Run(fmt.Sprintf("%s/%s", task.name, name), func(t *testing.T) {
+				g, d := simulate(t, Options{NoGraphs: i == 0, OwnProducts: name == "fp8"})
 				x := newTried(t, d)
+				if name == "fp8" {
+					x.m = x.m.inFP8(t, d, true, true)
+				}
 				defer x.free()
 				defer x.r.Close()
 				for _, code := range []int32{1, 2} { // invalid value, out of memory
@@ -274,10 +277,15 @@ func failsAt(n int, failed *string) driver.Hook {
 
 // TestFirstRunsFail: a runner whose first task fails at any call gives all memory back when it is closed.
 func TestFirstRunsFail(t *testing.T) {
-	for _, task := range tasks() {
+	tasks := tasks()
+	for i, task := range append(tasks, tasks...) {
 		t.Run(task.name, func(t *testing.T) {
-			g, d := simulate(t, Options{})
+			eight := i >= len(tasks)
+			g, d := simulate(t, Options{OwnProducts: eight})
 			x := newTried(t, d)
+			if eight {
+				x.m = x.m.inFP8(t, d, true, true)
+			}
 			defer x.free()
 			if err := task.run(x); err != nil { // so that the device has compiled what is kept
 				t.Fatal(err)

@@ -27,6 +27,9 @@ func (d *device) Multiply(w compute.Linear, in, out []float32) error {
 	if !ok || m.gated {
 		return fmt.Errorf("cuda: multiply: %T is no matrix of this device", w)
 	}
+	if m.dt == compute.FP8 {
+		return errors.New("cuda: multiply: a matrix of fp8 is for layers")
+	}
 	rows := len(in) / m.in
 	if len(in) != rows*m.in || len(out) != rows*m.out {
 		return fmt.Errorf("cuda: multiply: %d values by a matrix of %d×%d into %d", len(in), m.out, m.in, len(out))

@@ -23,6 +23,8 @@ type functions struct {
 
 	layerNorm, uvqk, mix *driver.Function // of layers of HSTU
 	sum                  [formats]*driver.Function
+
+	scaled *scaledKernels // of products of FP8; nil until there are such
 }
 
 // formats is the number of compute.DTypes.
@@ -34,20 +36,13 @@ func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
 		return r.stuFunctions(dt)
 	}
 	f := &functions{}
-	s, q := &r.shape, r.bufs.queryFormat()
-	scratch := "SCRATCH=0"
-	if r.bufs.tensor {
-		scratch = "SCRATCH=1"
-	}
-	rope := []string{scratch, fmt.Sprintf("IN=%d", q), fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV),
-		fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
 	for _, k := range []struct {
 		to         **driver.Function
 		file, name string
 		defines    []string
 	}{
 		{&f.norm, "norm.cu", "rms_norm", r.bufs.normDefines(dt)},
-		{&f.rope, "rope.cu", "rope", rope},
+		{&f.rope, "rope.cu", "rope", r.ropeDefines()},
 		{&f.silu, "silu.cu", "silu_up", []string{fmt.Sprintf("IN=%d", r.bufs.gateUpFormat()), fmt.Sprintf("OUT=%d", dt)}},
 		{&f.angles, "angles.cu", "angles", nil},
 		{&f.gather, "gather.cu", "gather", nil},
@@ -65,6 +60,17 @@ func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
 		}
 	}
 	return f, nil
+}
+
+// ropeDefines are those of rope.cu.
+func (r *runner) ropeDefines() []string {
+	s, q := &r.shape, r.bufs.queryFormat()
+	scratch := "SCRATCH=0"
+	if r.bufs.tensor {
+		scratch = "SCRATCH=1"
+	}
+	return []string{scratch, fmt.Sprintf("IN=%d", q), fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV),
+		fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
 }
 
 // start puts the last of the recorded operations into the stream, once per batch.
@@ -128,7 +134,7 @@ func (r *runner) first() error {
 	key := graph{rows: r.tables.rows, shape: launches{kind: kindNone}, base: r.base, ops: r.ops[:2]}
 	return r.run(&key, func() error {
 		p := r.pass()
-		r.bufs.second, r.bufs.moved = r.base, false
+		r.bufs.second, r.bufs.moved, r.lacks = r.base, false, pending{}
 		if err := r.embed(&p, &r.ops[0]); err != nil {
 			return err
 		}
@@ -175,6 +181,9 @@ func (r *runner) prepare() error {
 			return err
 		}
 	}
+	if err := r.prepareScaled(); err != nil {
+		return err
+	}
 	keep := r.keep
 	if !r.kept {
 		keep = nil
@@ -198,7 +207,7 @@ func (r *runner) need(dt compute.DType) error {
 	return r.bufs.need(r.dev, dt)
 }
 
-// format returns the one format of all weights.
+// format returns the one format of what all products are given, before they round it.
 func (r *runner) format() (compute.DType, error) {
 	dt, found := compute.F32, false
 	for i := range r.ops {
@@ -206,8 +215,8 @@ func (r *runner) format() (compute.DType, error) {
 			switch {
 			case w == nil:
 			case !found:
-				dt, found = w.dt, true
-			case w.dt != dt:
+				dt, found = activations(w.dt), true
+			case activations(w.dt) != dt:
 				return 0, fmt.Errorf("products in %v and in %v in one batch", dt, w.dt)
 			}
 		}
@@ -297,7 +306,7 @@ func (r *runner) nears() error {
 // emit puts all recorded operations into the stream.
 func (r *runner) emit() error {
 	p := r.pass()
-	r.bufs.second, r.bufs.moved = r.base, false
+	r.bufs.second, r.bufs.moved, r.lacks = r.base, false, pending{}
 	turned, ahead, near := false, r.ahead, r.nearEnd()
 	for i := range r.ops {
 		o := &r.ops[i]
@@ -332,9 +341,11 @@ func (r *runner) emit() error {
 			if len(r.keep) == 0 {
 				return nil // nothing is left to compute
 			}
-			err = r.gather(&p)
+			if err = r.complete(&p); err == nil {
+				err = r.gather(&p)
+			}
 		case opOutput:
-			err = r.add(&p, r.bufs.attention(), o.w, o.bias)
+			err = r.output(&p, o)
 		case opFFN:
 			err = r.ffn(&p, o)
 		case opSum:
@@ -350,7 +361,7 @@ func (r *runner) emit() error {
 			return err
 		}
 	}
-	return nil
+	return r.complete(&p)
 }
 
 // overlapping lets a kernel's start overlap the end of the one before it. Kernels wait for that one before
@@ -377,8 +388,11 @@ func (r *runner) angles(p *pass) error {
 		a.Int(half).Float(r.shape.Rope.Scale))
 }
 
-// norm writes norm(x) to the input of a product.
-func (r *runner) norm(p *pass, gain *vector) error {
+// norm writes norm(x) to the input of a product in dt.
+func (r *runner) norm(p *pass, gain *vector, dt compute.DType) error {
+	if rounds := dt == compute.FP8; rounds || r.lacks.w != nil {
+		return r.normScaled(p, gain, rounds)
+	}
 	a := r.args.Reset().Ptr(r.bufs.normed).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(0).Ptr(p.rows)
 	return p.cores.norm.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: [3]int{r.bufs.normThreads()}}),
 		a.Int(r.shape.Hidden).Float(r.shape.Eps))
@@ -386,6 +400,7 @@ func (r *runner) norm(p *pass, gain *vector) error {
 
 // product computes out = in·wᵀ, or adds to out.
 func (r *runner) product(p driver.Product, out, in driver.Ptr, w *linear) error {
+	p.Fast = p.In == driver.NumberE4M3
 	if r.dev.opt.OwnProducts {
 		return r.ownProduct(p, out, in, w)
 	}
@@ -394,6 +409,17 @@ func (r *runner) product(p driver.Product, out, in driver.Ptr, w *linear) error 
 		return err
 	}
 	return plan.Run(r.stream, out, in, w.data, r.bufs.workspace, workspace)
+}
+
+// output adds the output projection of attention to x.
+func (r *runner) output(p *pass, o *op) error {
+	if err := r.complete(p); err != nil { // of a layer without QKV
+		return err
+	}
+	if o.w.dt == compute.FP8 {
+		return r.outputFP8(p, o)
+	}
+	return r.add(p, r.bufs.attention(), o.w, o.bias)
 }
 
 // add adds in·wᵀ and bias to x.
@@ -419,7 +445,7 @@ func ropeHeads(dim int) int {
 
 // projectQKV is the product of QKV behind its norm.
 func (r *runner) projectQKV(p *pass, o *op) error {
-	if err := r.norm(p, o.norm); err != nil {
+	if err := r.norm(p, o.norm, o.w.dt); err != nil {
 		return err
 	}
 	product := driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: numberOf(o.w.dt), Out: numberOf(r.bufs.queryFormat())}
@@ -431,8 +457,12 @@ func (r *runner) turn(p *pass, o *op) error {
 	a := r.args.Reset().Ptr(r.bufs.q).Ptr(r.bufs.qkv).Ptr(o.bias.pointer()).Ptr(o.qNorm.pointer()).Ptr(o.kNorm.pointer()).
 		Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.homes()).Ptr(p.rows)
 	heads, each := r.shape.Heads+2*r.shape.KVHeads, ropeHeads(r.shape.HeadDim)
-	return p.cores.rope.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (heads + each - 1) / each}, Block: [3]int{128}}),
-		r.att.scratch(a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer).Float(r.shape.Eps), o.layer))
+	f := p.cores.rope
+	a = r.att.scratch(a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer).Float(r.shape.Eps), o.layer)
+	if o.w.dt == compute.FP8 {
+		f, a = p.cores.scaled.rope, a.Ptr(r.bufs.scaling.normed).Ptr(o.w.scales)
+	}
+	return f.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (heads + each - 1) / each}, Block: [3]int{128}}), a)
 }
 
 // gather moves the kept rows of x and of attention together.
@@ -458,8 +488,11 @@ func (r *runner) gather(p *pass) error {
 }
 
 func (r *runner) ffn(p *pass, o *op) error {
-	if err := r.norm(p, o.norm); err != nil {
+	if err := r.norm(p, o.norm, o.w.dt); err != nil {
 		return err
+	}
+	if o.w.dt == compute.FP8 || o.down.dt == compute.FP8 {
+		return r.scaledFFN(p, o)
 	}
 	call, err := r.fused(p, o)
 	if err != nil {

@@ -67,10 +67,35 @@ func (t *tuned) save() {
 }
 
 func numberOf(dt compute.DType) driver.Number {
-	if dt == compute.BF16 {
+	switch dt {
+	case compute.BF16:
 		return driver.NumberBF16
+	case compute.FP8:
+		return driver.NumberE4M3
 	}
 	return driver.NumberF32
+}
+
+// numberBytes is the size of a number.
+func numberBytes(n driver.Number) int {
+	switch n {
+	case driver.NumberE4M3:
+		return 1
+	case driver.NumberBF16:
+		return 2
+	}
+	return 4
+}
+
+// numberFormat is what kernels call a number.
+func numberFormat(n driver.Number) compute.DType {
+	switch n {
+	case driver.NumberE4M3:
+		return compute.FP8
+	case driver.NumberBF16:
+		return compute.BF16
+	}
+	return compute.F32
 }
 
 // untimed products are too small for the choice of an algorithm to matter.
@@ -186,12 +211,10 @@ type race struct {
 }
 
 func newRace(d *device, p driver.Product) (*race, error) {
-	r := &race{d: d, p: p}
-	size := func(n driver.Number) int {
-		if n == driver.NumberBF16 {
-			return 2
-		}
-		return 4
+	r, size := &race{d: d, p: p}, numberBytes
+	x, w := float32(1), float32(0.02) // deviations
+	if p.In == driver.NumberE4M3 {
+		x, w = 112, 112 // as their scales have it
 	}
 	r.wBytes = p.N * p.K * size(p.In)
 	r.copies = max(1, min(16, 3*max(d.c.Info().L2, 1)/r.wBytes))
@@ -217,10 +240,10 @@ func newRace(d *device, p driver.Product) (*race, error) {
 		r.pl, err = d.blas.NewPlan(p)
 	}
 	if err == nil {
-		err = d.noise(r.stream, r.x, p.M*p.K, p.In, 1)
+		err = d.noise(r.stream, r.x, p.M*p.K, p.In, x)
 	}
 	if err == nil {
-		err = d.noise(r.stream, r.w, r.copies*p.N*p.K, p.In, 0.02)
+		err = d.noise(r.stream, r.w, r.copies*p.N*p.K, p.In, w)
 	}
 	if err == nil {
 		err = d.noise(r.stream, r.out, p.M*p.N, p.Out, 1)
@@ -401,13 +424,7 @@ func (r *race) timeOnce(g *driver.Graph) error {
 
 // ownProduct computes out = in·wᵀ, or adds to out, without the matrix library.
 func (r *runner) ownProduct(p driver.Product, out, in driver.Ptr, w *linear) error {
-	defines := []string{"IN=0", "OUT=0", "ADD=0"}
-	if p.In == driver.NumberBF16 {
-		defines[0] = "IN=1"
-	}
-	if p.Out == driver.NumberBF16 {
-		defines[1] = "OUT=1"
-	}
+	defines := []string{fmt.Sprintf("IN=%d", numberFormat(p.In)), fmt.Sprintf("OUT=%d", numberFormat(p.Out)), "ADD=0"}
 	if p.Add {
 		defines[2] = "ADD=1"
 	}
@@ -422,11 +439,7 @@ func (r *runner) ownProduct(p driver.Product, out, in driver.Ptr, w *linear) err
 
 // noise fills memory with pseudo-random numbers. The caller is inside the context.
 func (d *device) noise(s *driver.Stream, p driver.Ptr, n int, t driver.Number, deviation float32) error {
-	format := "FORMAT=0"
-	if t == driver.NumberBF16 {
-		format = "FORMAT=1"
-	}
-	f, err := d.kernel("noise.cu", "noise", format)
+	f, err := d.kernel("noise.cu", "noise", fmt.Sprintf("FORMAT=%d", numberFormat(t)))
 	if err != nil {
 		return err
 	}

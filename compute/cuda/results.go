@@ -124,8 +124,12 @@ func (r *runner) chosen(dt compute.DType, out driver.Ptr, gain *vector, n int) e
 			return err
 		}
 	}
-	a := r.args.Reset().Ptr(out).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(r.io.Ptr.At(headBytes)).Ptr(r.io.Ptr)
-	return f.Launch(r.stream, driver.Launch{Grid: [3]int{n}, Block: [3]int{r.bufs.normThreads()}}, a.Int(r.shape.Hidden).Float(r.shape.Eps))
+	a := r.args.Reset().Ptr(out).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(r.io.Ptr.At(headBytes)).Ptr(r.io.Ptr).
+		Int(r.shape.Hidden).Float(r.shape.Eps)
+	if dt == compute.FP8 {
+		a.Ptr(r.bufs.scaling.normed)
+	}
+	return f.Launch(r.stream, driver.Launch{Grid: [3]int{n}, Block: [3]int{r.bufs.normThreads()}}, a)
 }
 
 func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, out []float32) error {
@@ -154,8 +158,13 @@ func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, ou
 
 func (r *runner) project(gain *vector, w *linear, rows []int32) error {
 	n, m := len(rows), bucket(len(rows))
-	if err := r.need(w.dt); err != nil {
+	if err := r.need(activations(w.dt)); err != nil {
 		return err
+	}
+	if w.dt == compute.FP8 {
+		if err := r.bufs.scaling.need(r.dev, &r.bufs); err != nil {
+			return err
+		}
 	}
 	bytes := 4 * n * w.rows
 	if err := r.index(rows, bytes); err != nil {
@@ -169,6 +178,9 @@ func (r *runner) project(gain *vector, w *linear, rows []int32) error {
 	}
 	p := driver.Product{M: m, N: w.rows, K: w.cols, In: numberOf(w.dt), Out: driver.NumberF32}
 	if err := r.product(p, r.result, r.bufs.normed, w); err != nil {
+		return err
+	}
+	if err := r.scaleResult(r.result, w, n, r.io.Ptr); err != nil {
 		return err
 	}
 	return r.stream.Copy(r.io.Ptr.At(indexBytes(n)), r.result, bytes)

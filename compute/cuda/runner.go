@@ -60,7 +60,10 @@ type runner struct {
 	room   int          // bytes of result
 	search searching
 
-	normTo, logitsOf [formats]*driver.Function // by the format of the result, and of the table
+	normTo   [compute.FP8 + 1]*driver.Function // by the format of the result
+	logitsOf [formats]*driver.Function         // by that of the table
+	scaled   *driver.Function                  // of results of products of FP8
+	lacks    pending                           // of x, while operations are put into the stream
 }
 
 // opKind is an operation of compute.Runner.

@@ -33,7 +33,8 @@ cases() {
   for v in $variants; do
     for o in attend attend_to_cached qkv layers; do echo "$v-fp8-$o $suite/^$v\$/^fp8\$/^$o\$"; done
     [ $v = direct ] && [ $1 != none ] && continue
-    echo "$v-rest $suite/^$v\$/. $suite/^$v\$/^(attend|layers|qkv|ffn|embed|weights_.*|stu.*|fp8|blend$not)\$"
+    echo "$v-rest $suite/^$v\$/. $suite/^$v\$/^(attend|layers|qkv|ffn|embed|weights_.*|stu.*|fp8|fp8_products|blend$not)\$"
+    echo "$v-fp8-products $suite/^$v\$/^fp8_products\$ $suite/^$v\$/^fp8_products\$/^(none$not)\$"
     for d in 0-4 5-9; do echo "$v-blend$d $suite/^$v\$/^blend\$/^pass\$/^seed.*[$d]\$"; done
     echo "$v-blend-rest $suite/^$v\$/^blend\$ $suite/^$v\$/^blend\$/^(pass$not)\$"
     echo "$v-fp8-rest $suite/^$v\$/^fp8\$ $suite/^$v\$/^fp8\$/^(attend.*|qkv|layers$not)\$"

@@ -165,7 +165,10 @@ func (r *runner) choose(gain *vector, head *linear) error {
 	if err := r.settle(); err != nil {
 		return err
 	}
-	if err := r.norm(&p, gain); err != nil {
+	if head.dt == compute.FP8 {
+		return errors.New("heads of searches are not in fp8")
+	}
+	if err := r.norm(&p, gain, head.dt); err != nil {
 		return err
 	}
 	product := driver.Product{M: p.m, N: head.rows, K: head.cols, In: numberOf(head.dt), Out: driver.NumberF32}

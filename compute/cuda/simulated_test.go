@@ -43,6 +43,7 @@ type small struct {
 	attention compute.AttentionWeights
 	ffn       compute.FFNWeights
 	out       []float32 // of the last task
+	of        *small    // whose weights it shares; they are freed with the last that has them
 }
 
 func newSmall(t *testing.T, d compute.Device, layers int) *small {

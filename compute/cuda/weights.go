@@ -21,11 +21,18 @@ type linear struct {
 	rows, cols int // padded
 	gated      bool
 	data       driver.Ptr
+	scales     driver.Ptr // of the rows of FP8
 }
 
-func (l *linear) Out() int     { return l.out }
-func (l *linear) In() int      { return l.in }
-func (l *linear) Bytes() int64 { return int64(l.rows) * int64(l.cols) * int64(l.dt.Size()) }
+func (l *linear) Out() int { return l.out }
+func (l *linear) In() int  { return l.in }
+func (l *linear) Bytes() int64 {
+	n := int64(l.rows) * int64(l.cols) * int64(l.dt.Size())
+	if l.dt == compute.FP8 {
+		n += 4 * int64(l.rows)
+	}
+	return n
+}
 
 // vector has padded(len) values.
 type vector struct {
@@ -47,15 +54,19 @@ func (t *table) Rows() int    { return t.rows }
 func (t *table) Cols() int    { return t.cols }
 func (t *table) Bytes() int64 { return int64(t.rows) * int64(t.stride) * int64(t.dt.Size()) }
 
-// check refuses tensors that are not matrices of the size they say.
-func check(parts ...compute.Tensor) error {
+// check refuses tensors that are not matrices of the size they say, or not for products in dt.
+func check(dt compute.DType, parts ...compute.Tensor) error {
 	if len(parts) == 0 {
 		return errors.New("cuda: no tensors")
 	}
 	for i := range parts {
 		t := &parts[i]
-		if t.DType > compute.F16 || t.Rows < 1 || t.Cols < 1 || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
+		known := t.DType <= compute.F16 || t.DType == compute.FP8 && dt == compute.FP8
+		if !known || t.Rows < 1 || t.Cols < 1 || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
 			return fmt.Errorf("cuda: tensor of %d×%d %s in %d bytes", t.Rows, t.Cols, t.DType, len(t.Data))
+		}
+		if t.DType == compute.FP8 && len(t.Scales) != t.Rows {
+			return fmt.Errorf("cuda: a matrix of fp8 and %d rows with %d scales", t.Rows, len(t.Scales))
 		}
 		if t.Cols != parts[0].Cols {
 			return fmt.Errorf("cuda: tensors of %d and %d columns in one matrix", parts[0].Cols, t.Cols)
@@ -65,7 +76,7 @@ func check(parts ...compute.Tensor) error {
 }
 
 func (d *device) Linear(dt compute.DType, parts ...compute.Tensor) (compute.Linear, error) {
-	if err := check(parts...); err != nil {
+	if err := check(dt, parts...); err != nil {
 		return nil, err
 	}
 	rows := 0
@@ -85,7 +96,7 @@ func (d *device) Linear(dt compute.DType, parts ...compute.Tensor) (compute.Line
 }
 
 func (d *device) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Linear, error) {
-	if err := check(gate, up); err != nil {
+	if err := check(dt, gate, up); err != nil {
 		return nil, err
 	}
 	if gate.Rows != up.Rows {
@@ -105,8 +116,11 @@ func (d *device) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Line
 
 // pack fills l row by row from what source names; rows without a source are zero.
 func (d *device) pack(l *linear, source func(i int) (*compute.Tensor, int)) (compute.Linear, error) {
+	if l.dt == compute.FP8 && d.Quantises(l.dt) {
+		return d.packFP8(l, source)
+	}
 	if l.dt != compute.F32 && l.dt != compute.BF16 {
-		return nil, fmt.Errorf("cuda: cannot compute in %v", l.dt)
+		return nil, fmt.Errorf("cuda: %s cannot compute in %v", d.c.Info().Name, l.dt)
 	}
 	p, err := d.upload(l.rows, l.cols*l.dt.Size(), func(i int, to []byte) {
 		if t, row := source(i); t != nil {
@@ -134,11 +148,23 @@ func (d *device) upload(rows, width int, row func(i int, to []byte)) (driver.Ptr
 	if err != nil {
 		return 0, err
 	}
-	step := min(rows, max(1, staged/width))
-	stage, err := offheap.Alloc(step * width)
+	err = inSteps(rows, width, row, func(from int, bytes []byte) error { return d.c.Upload(p.At(from*width), bytes) })
 	if err != nil {
 		d.free(p)
 		return 0, err
+	}
+	return p, nil
+}
+
+// rowsOf returns how many rows of width bytes are staged together.
+func rowsOf(rows, width int) int { return min(rows, max(1, staged/width)) }
+
+// inSteps has put take rows of width bytes, some at a time; row fills one, which is zero before.
+func inSteps(rows, width int, row func(i int, to []byte), put func(from int, bytes []byte) error) error {
+	step := rowsOf(rows, width)
+	stage, err := offheap.Alloc(step * width)
+	if err != nil {
+		return err
 	}
 	defer stage.Free()
 	for from := 0; from < rows; from += step {
@@ -147,16 +173,15 @@ func (d *device) upload(rows, width int, row func(i int, to []byte)) (driver.Ptr
 		for i := range n {
 			row(from+i, stage.Bytes[i*width:(i+1)*width])
 		}
-		if err := d.c.Upload(p.At(from*width), stage.Bytes[:n*width]); err != nil {
-			d.free(p)
-			return 0, err
+		if err := put(from, stage.Bytes[:n*width]); err != nil {
+			return err
 		}
 	}
-	return p, nil
+	return nil
 }
 
 func (d *device) Vector(t compute.Tensor) (compute.Vector, error) {
-	if err := check(t); err != nil {
+	if err := check(compute.F32, t); err != nil {
 		return nil, err
 	}
 	if t.Rows != 1 {
@@ -173,7 +198,7 @@ func (d *device) Vector(t compute.Tensor) (compute.Vector, error) {
 }
 
 func (d *device) Table(t compute.Tensor) (compute.Table, error) {
-	if err := check(t); err != nil {
+	if err := check(compute.F32, t); err != nil {
 		return nil, err
 	}
 	tab := &table{dt: t.DType, rows: t.Rows, cols: t.Cols, stride: padded(t.Cols)}

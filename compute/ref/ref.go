@@ -2,8 +2,8 @@
 // one goroutine, dense attention with the mask written out. It is slow on purpose; every other
 // device is held against it by computetest, and models are tested on it.
 //
-// What is rounded is what the contract says is stored: weights of a BF16 matrix, weights and input of an INT8
-// one, K and V in chunks (read back from there before use), and the float32 angle of the rotation. Activations
+// What is rounded is what the contract says is stored: weights of a BF16 matrix, weights and input of one of 8
+// bits, K and V in chunks (read back from there before use), and the float32 angle of the rotation. Activations
 // are float64. Rounding is to nearest, ties to even.
 //
 // The race detector leaves out the loops that multiply and add (go:norace): most of the time of tests under it went there. They use
@@ -43,7 +43,7 @@ type linear struct {
 	out, in int
 	gated   bool
 	w       []float64
-	scales  []float32 // of the rows of INT8, whose integers w has
+	scales  []float32 // of the rows of INT8 and FP8, whose numbers w has without them
 }
 
 func (l *linear) Out() int     { return l.out }
@@ -71,7 +71,7 @@ func (d *device) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Line
 }
 
 func (d *device) pack(dt compute.DType, parts []compute.Tensor) (*linear, error) {
-	if dt != compute.F32 && dt != compute.BF16 && dt != compute.INT8 {
+	if dt != compute.F32 && dt != compute.BF16 && !eight(dt) {
 		return nil, fmt.Errorf("cannot compute in %v", dt)
 	}
 	if len(parts) == 0 {
@@ -87,8 +87,8 @@ func (d *device) pack(dt compute.DType, parts []compute.Tensor) (*linear, error)
 		}
 		l.w = slices.Grow(l.w, t.Rows*t.Cols)
 		for row := range t.Rows {
-			if dt == compute.INT8 {
-				l.appendIntegers(t, row)
+			if eight(dt) {
+				l.appendEight(t, row)
 			} else {
 				l.w = append(l.w, values(t, row)...)
 			}
@@ -170,7 +170,7 @@ func checkShape(s *compute.Shape) error {
 //
 //go:norace
 func (d *device) operand(dt compute.DType, v float64) float64 {
-	if !d.coarse || dt == compute.INT8 {
+	if !d.coarse || eight(dt) {
 		return v
 	}
 	high := toBF16(v)

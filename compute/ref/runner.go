@@ -270,8 +270,8 @@ func (r *runner) normed(gain vector, x []float64) []float64 {
 //
 //go:norace
 func (r *runner) product(m *linear, bias vector, x []float64) []float64 {
-	if m.dt == compute.INT8 {
-		return r.integerProduct(m, bias, x)
+	if eight(m.dt) {
+		return r.eightProduct(m, bias, x)
 	}
 	in := make([]float64, m.in)
 	for i := range in {

@@ -45,7 +45,7 @@ func parseSetup(text string) (setup, error) {
 			s.device, s.level = "cpu", word
 		case "f32", "bf16":
 			s.dtype = word
-		case "int8":
+		case "int8", "fp8":
 			s.weights = word
 		case "kv-f32", "kv-bf16", "kv-fp8":
 			s.kv = strings.TrimPrefix(word, "kv-")
@@ -55,7 +55,7 @@ func parseSetup(text string) (setup, error) {
 			s.passes = 2
 		default:
 			return s,
-				cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, int8, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
+				cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, int8, fp8, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
 		}
 	}
 	return s, nil

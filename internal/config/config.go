@@ -91,7 +91,7 @@ type Model struct {
 	// what bf16 does and is less exact; auto
 	KVDType string `yaml:"kv_dtype"`
 	// Weights is the format of the weights of products: auto (as in the checkpoint, where the device computes in it),
-	// bf16 (dtype's), int8 (CPU: quantised at load, half the memory) or fp8 (a checkpoint of FP8 only); auto
+	// bf16 (dtype's), int8 (CPU: quantised at load, half the memory) or fp8 (the same on GPUs from Ada on); auto
 	Weights      string  `yaml:"weights"`
 	Prompt       Prompt  `yaml:"prompt"`
 	Scoring      Scoring `yaml:"scoring"`

@@ -15,6 +15,7 @@ type Number int32
 const (
 	NumberF32  Number = 0
 	NumberBF16 Number = 14
+	NumberE4M3 Number = 28
 )
 
 // Product is out[M][N] = x[M][K] · w[N][K]ᵀ, all row by row without gaps, summed in float32.
@@ -22,6 +23,7 @@ type Product struct {
 	M, N, K int
 	In, Out Number
 	Add     bool // add to what out holds
+	Fast    bool // sums of products of e4m3 may have fewer bits than float32
 }
 
 // Algorithm is one of the matrix library's ways to compute a product. It may be kept and used again
@@ -98,6 +100,11 @@ func (b *Blas) NewPlan(p Product) (*Plan, error) {
 	if err == nil {
 		const attrTransA = 3
 		err = b.c.call(lt.descSet, pl.desc, attrTransA, uintptr(unsafe.Pointer(&op)), unsafe.Sizeof(op))
+	}
+	if err == nil && p.Fast {
+		const attrFastSums = 25
+		fast := int8(1)
+		err = b.c.call(lt.descSet, pl.desc, attrFastSums, uintptr(unsafe.Pointer(&fast)), unsafe.Sizeof(fast))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("product %+v: %w", p, err), pl.Close())

@@ -43,5 +43,6 @@ DEVICE float load1(const void* p, u64 i) {
 template <int F>
 DEVICE void store1(void* p, u64 i, float v) {
   if (F == 0) ((float*)p)[i] = v;
+  else if (F == FP8) ((u8*)p)[i] = (u8)to_e4m3(v);
   else ((bf16*)p)[i] = to_bf16(v);
 }

@@ -2,6 +2,7 @@
 // run faster than numbers do.
 // check: FORMAT=0
 // check: FORMAT=1
+// check: FORMAT=3
 #include "grebe.cuh"
 #include "load.cuh"
 

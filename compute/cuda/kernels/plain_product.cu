@@ -1,9 +1,10 @@
 // plain_product: out = x·wᵀ, or added to out, one thread per value. It stands in for the matrix library's products
 // where a checking tool cannot follow those. x has rows of k values, w has columns of them, without gaps.
 //
-// IN and OUT are formats, 0 or 1; ADD says whether out is added to.
+// IN and OUT are formats, 0 or 1, and IN may be 3; ADD says whether out is added to.
 // check: IN=0 OUT=0 ADD=1
 // check: IN=1 OUT=1 ADD=0
+// check: IN=3 OUT=1 ADD=0
 #include "grebe.cuh"
 #include "load.cuh"
 

@@ -18,6 +18,8 @@
 // IN is the format of the product, Q of q, KV of the chunks. The product's rows have stride columns:
 // HEADS query heads, KV_HEADS key heads, KV_HEADS value heads of DIM values each. Rows of q have
 // q_stride columns.
+//
+// With SCALED the product is one of FP8: its rows and columns have scales.
 // check: IN=1 Q=1 KV=1 HEADS=12 KV_HEADS=2 DIM=128
 // check: IN=1 Q=1 KV=1 HEADS=12 KV_HEADS=2 DIM=128 SCRATCH=1
 // check: IN=0 Q=0 KV=0 HEADS=5 KV_HEADS=1 DIM=16
@@ -25,6 +27,8 @@
 // check: IN=0 Q=0 KV=0 HEADS=3 KV_HEADS=3 DIM=80
 // check: IN=1 Q=1 KV=3 HEADS=12 KV_HEADS=2 DIM=128 SCRATCH=1
 // check: IN=0 Q=0 KV=3 HEADS=3 KV_HEADS=1 DIM=6
+// check: IN=1 Q=1 KV=3 HEADS=12 KV_HEADS=2 DIM=128 SCRATCH=1 SCALED=1
+// check: IN=0 Q=0 KV=0 HEADS=3 KV_HEADS=1 DIM=6 SCALED=1
 #include "grebe.cuh"
 #include "load.cuh"
 #include "home.cuh"
@@ -110,6 +114,9 @@ struct Source {
   int stride;
   const float *bias, *q_norm, *k_norm, *cosine, *sine;
   float eps;
+#if SCALED
+  const float *row_scale, *col_scale;
+#endif
 };
 
 // The head of a row in the product, with its bias.
@@ -125,6 +132,13 @@ DEVICE void load_head(Head& h, const Source& s, int row, int head, int lane) {
     }
     load_step<IN>(from, i, h.lo[t]);
     load_step<IN>(from, i + HALF, h.hi[t]);
+#if SCALED
+    float low[STEP], high[STEP], by = s.row_scale[row];
+    load_floats(s.col_scale + head * DIM + i, low);
+    load_floats(s.col_scale + head * DIM + i + HALF, high);
+#pragma unroll
+    for (int k = 0; k < STEP; k++) { h.lo[t][k] = h.lo[t][k] * low[k] * by; h.hi[t][k] = h.hi[t][k] * high[k] * by; }
+#endif
     if (s.bias) {
       float a[STEP], b[STEP];
       load_floats(s.bias + head * DIM + i, a);
@@ -218,14 +232,22 @@ DEVICE float chunk_scale(const Head& h, const Source& s, const Home* homes, int 
 
 KERNEL void __launch_bounds__(128) rope(u8* q, const u8* in, const float* bias, const float* q_norm, const float* k_norm,
                                         const float* cosine, const float* sine, const Home* homes, const int* rows,
-                                        int stride, int q_stride, int layer, float eps, u8* scratch, const int* list, int slots) {
+                                        int stride, int q_stride, int layer, float eps, u8* scratch, const int* list, int slots
+#if SCALED
+                                        , const float* row_scale, const float* col_scale
+#endif
+) {
   int head = blockIdx.y * BLOCK_HEADS + threadIdx.x / LANES, row = blockIdx.x, lane = threadIdx.x % LANES;
   wait_for_previous();
   allow_next();
   if (row >= *rows) return;
   bool none = head >= HEADS + 2 * KV_HEADS; // which takes part in the sums all the same
   if (none) head = 0;
-  const Source s = {in, stride, bias, q_norm, k_norm, cosine, sine, eps};
+  const Source s = {in, stride, bias, q_norm, k_norm, cosine, sine, eps
+#if SCALED
+    , row_scale, col_scale
+#endif
+  };
   Head h;
   load_head(h, s, row, head, lane);
   finish_head(h, s, row, head, lane);
