@@ -173,8 +173,12 @@ mutate: ## change PKG in N random places, one at a time, and print the changes t
 	$(GO) run ./internal/mutate -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(if $(RACE),-race) $(PKG)
 
 .PHONY: crash
-crash: ## kill the server and the indexer 50 times each
+crash: ## kill servers, indexers, imports, streams, batches and backups 50 times each
 	CGO_ENABLED=0 GREBE_CRASHES=50 $(GO) test -count=1 -v -run Killed ./cmd/grebe
+
+.PHONY: journey
+journey: ## Amazon Beauty from databases, streams and Parquet to recommendations; undo an import of 100,000 items
+	CGO_ENABLED=0 GREBE_JOURNEY=full $(GO) test -count=1 -v -timeout 30m -run 'Journey|UndoUnderLoad' ./cmd/grebe
 
 POWERLOSS ?= 20
 .PHONY: powerloss

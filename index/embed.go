@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"grebe/engine"
 	"grebe/prompt"
 	"grebe/serve"
 )
 
-// embedTokens is the most tokens of items that are computed together.
-const embedTokens = 4096
+const (
+	// embedTokens is the most tokens of items that are computed together.
+	embedTokens = 4096
+	// embedWithin is the deadline of a batch. Without one it would have that of a request, which a slow machine misses.
+	embedWithin = 10 * time.Minute
+)
 
 // Embed returns a model's hidden state at the last token of each item, which stands behind the model's lead-in, one
 // after the other, with the number of values of each. progress is called with the number of items that are done.
@@ -41,7 +46,9 @@ func Embed(ctx context.Context, m *serve.Model, items []*prompt.Item, progress f
 		for i := range batch {
 			job.Hidden[i] = l.Items + i
 		}
-		r, err := m.Runner.Do(ctx, job)
+		within, cancel := context.WithTimeout(ctx, embedWithin)
+		r, err := m.Runner.Do(within, job)
+		cancel()
 		if err != nil {
 			return nil, 0, fmt.Errorf("items %q to %q: %w", items[from].ID, items[from+len(batch)-1].ID, err)
 		}

@@ -82,10 +82,8 @@ func (f *Items) write(ctx context.Context, w io.Writer, of func(id string) []int
 		}
 		n++
 		m.Codes = of(m.Id)
-		if _, err := out.Write(wire.EncodeItem(m)); err != nil {
-			return err
-		}
-		return out.WriteByte('\n')
+		_, err := out.Write(wire.EncodeItem(m)) // with its newline
+		return err
 	})
 	if err == nil && n != len(f.IDs) {
 		err = fmt.Errorf("%s: the file changed while it was read", f.path)
