@@ -125,6 +125,8 @@ func checkpoint(r *Report, m *config.Model) int64 {
 	r.add(check, OK, "", "%s, %s in %s", described.Architecture, gigabytes(size), m.Path)
 	file := filepath.Join(m.Path, "tokenizer.json")
 	switch tok, err := tokenizer.Load(file); {
+	case errors.Is(err, fs.ErrNotExist) && hasText(m):
+		r.add(check, Fail, "put the model's tokenizer.json into its folder, or give tokens", "no tokenizer: the configuration has texts")
 	case errors.Is(err, fs.ErrNotExist):
 		r.add(check, Warn, "put the model's tokenizer.json into its folder", "no tokenizer: requests must give tokens")
 	case err != nil:
@@ -134,6 +136,13 @@ func checkpoint(r *Report, m *config.Model) int64 {
 		answers(r, check, &m.Scoring, tok)
 	}
 	return size
+}
+
+// hasText reports whether a model's configuration has texts that its tokenizer must read.
+func hasText(m *config.Model) bool {
+	p := &m.Prompt
+	texts := p.Preamble.Text + p.LeadIn.Text + p.Instruction.Text + p.GenerateInstruction.Text
+	return texts+m.Scoring.Yes.Text+m.Scoring.No.Text != ""
 }
 
 // answers checks the tokens that pointwise scoring compares.

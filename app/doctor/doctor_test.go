@@ -145,6 +145,28 @@ func TestAnswersThatAreNoTokens(t *testing.T) {
 	}
 }
 
+// A model without a tokenizer cannot have texts in its configuration: the start would fail.
+func TestTextsWithoutATokenizer(t *testing.T) {
+	folder, err := filepath.Abs("../../testdata/fixtures/qwen2-tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for keys, want := range map[string]Status{
+		``:                                  Warn,
+		`, prompt: {instruction: "Which?"}`: Fail,
+		`, prompt: {instruction: {tokens: [1, 2]}}`:           Warn,
+		`, scoring: {kind: pointwise, "yes": "a", "no": "b"}`: Fail,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}`:     Warn,
+	} {
+		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + folder + keys + "}]\n"})
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
+		if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == "model m" && f.Status == want && f.Remedy != "" }) {
+			t.Errorf("%s: %+v, want %v", keys, r.Findings, want)
+		}
+	}
+}
+
 // Two configurations on one folder need memory for one model. Caches that do not fit beside the models are a warning.
 func TestMemoryOfModelsAndCaches(t *testing.T) {
 	folder := t.TempDir()
