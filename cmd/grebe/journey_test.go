@@ -93,6 +93,7 @@ func company(t *testing.T) (things []thing, bought []purchase) {
 			return
 		}
 		brand, _, _ := strings.Cut(cells[2], " ")
+		brand = regexp.MustCompile(`[^A-Za-z0-9]`).ReplaceAllString(brand, "") // a cell with [ or ; would be a list
 		skus[cells[0]] = cells[1]
 		things = append(things, thing{SKU: cells[1], Title: cells[2], Brand: brand})
 	})
