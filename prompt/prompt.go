@@ -27,6 +27,8 @@ type Config struct {
 	User                string // template of the user segment: {text}, {history}; "{text}"
 	Query               string // template of a query to rerank documents by: {text}; User, where it has {text}
 	Completion          string // template of a prompt that a client gives whole: {text}; "{text}"
+	ChatMessage         string // template of a message of a chat: {role}, {text}; none: the model takes no chats
+	ChatEnd             string // after the messages; none
 	Item                string // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
 	History             string // how {history} lists items: text, codes or identifier; text
 	HistoryItem         string // template of an item that {history} lists as text, with Item's fields; "{text}"
@@ -77,6 +79,8 @@ type Builder struct {
 	user, item  template
 	query       template // none: the model takes no queries
 	completion  template
+	message     template // of a chat; none: the model takes no chats
+	chatEnd     string
 	past        template // of an item in a history
 	history     historyKind
 	separator   string
@@ -114,6 +118,15 @@ func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("prompt.completion: %w", err)
+	}
+	if b.message, err = parse(cfg.ChatMessage, "role", "text"); err == nil && cfg.ChatMessage != "" && !b.message.has("text") {
+		err = errors.New("{text} is missing: messages would not be read")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prompt.chat_message: %w", err)
+	}
+	if b.chatEnd = cfg.ChatEnd; cfg.ChatEnd != "" && cfg.ChatMessage == "" {
+		return nil, errors.New("prompt.chat_end needs prompt.chat_message")
 	}
 	if b.item, err = parse(orElse(cfg.Item, "{text}"), "text", "id", "attributes."); err != nil {
 		return nil, fmt.Errorf("prompt.item: %w", err)

@@ -8,6 +8,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/internal/wire"
+	"grebe/prompt"
 )
 
 // Complete answers a request for completions, as the beam search of SGLang and FlashRec does: each choice is a path of the
@@ -19,6 +20,10 @@ func (s *Service) Complete(ctx context.Context, req *wire.Completion) (*wire.Com
 	if err != nil {
 		return nil, err
 	}
+	field := "prompt"
+	if req.Messages != nil {
+		field = "messages"
+	}
 	n, depth, err := sl.checkCompletion(req)
 	if err != nil {
 		return nil, err
@@ -28,15 +33,15 @@ func (s *Service) Complete(ctx context.Context, req *wire.Completion) (*wire.Com
 		User: &grebev1.User{Text: req.Prompt.Text, Tokens: req.Prompt.Tokens}}
 	resp, err := s.Recommend(ctx, ask)
 	if err != nil {
-		return nil, inCompletion(err)
+		return nil, inCompletion(err, field)
 	}
 	out := &wire.Completed{ID: resp.RequestId, Model: resp.Model, Created: created, Seed: resp.Seed, Notes: resp.Notes}
 	p := sl.serving().Prompt
 	for _, x := range resp.Results {
 		out.Choices = append(out.Choices, wire.Choice{Text: p.CodeText(x.Codes), Item: x.Id, Codes: x.Codes, Score: x.Score})
 	}
-	prompt, completion, cached := resp.Usage.PromptTokens, int32(depth*len(out.Choices)), resp.Usage.CachedTokens
-	out.Usage = &grebev1.CompatibleUsage{PromptTokens: prompt, CompletionTokens: completion, TotalTokens: prompt + completion,
+	read, completion, cached := resp.Usage.PromptTokens, int32(depth*len(out.Choices)), resp.Usage.CachedTokens
+	out.Usage = &grebev1.CompatibleUsage{PromptTokens: read, CompletionTokens: completion, TotalTokens: read + completion,
 		CachedTokens: cached, PromptTokensDetails: &grebev1.PromptDetails{CachedTokens: cached}}
 	return out, nil
 }
@@ -75,14 +80,34 @@ func (sl *slot) checkCompletion(req *wire.Completion) (n, depth int, err error) 
 	if req.MaxTokens > 0 && req.MaxTokens < depth {
 		return 0, 0, Errorf(InvalidArgument, "max_tokens", "%d: a path of the catalog has %d tokens", req.MaxTokens, depth)
 	}
+	if req.Messages != nil {
+		req.Prompt, err = chatPrompt(m.Prompt, req.Messages)
+		return n, depth, err
+	}
 	if req.Prompt == nil {
 		return 0, 0, Errorf(InvalidArgument, "prompt", "is missing")
 	}
 	return n, depth, nil
 }
 
+// chatPrompt returns the prompt of a chat.
+func chatPrompt(b *prompt.Builder, messages []wire.Message) (*grebev1.Input, error) {
+	all, size := make([]prompt.Message, len(messages)), 0
+	for i, m := range messages {
+		all[i] = prompt.Message(m)
+		if size += len(m.Text); size > maxText {
+			return nil, Errorf(TooLarge, "messages", "more than %d bytes", maxText)
+		}
+	}
+	text, err := b.Chat(all)
+	if err != nil {
+		return nil, Errorf(Unprocessable, "messages", "%v", err)
+	}
+	return &grebev1.Input{Text: &text}, nil
+}
+
 // inCompletion names the fields of a recommendation's error as a request for completions has them.
-func inCompletion(err error) error {
+func inCompletion(err error, prompt string) error {
 	var e *Error
 	if !errors.As(err, &e) {
 		return err
@@ -90,9 +115,9 @@ func inCompletion(err error) error {
 	field, found := strings.CutPrefix(e.field, "user.tokens")
 	switch {
 	case found:
-		return e.at("prompt" + field)
+		return e.at(prompt + field)
 	case e.field == "user" || e.field == "user.text":
-		return e.at("prompt")
+		return e.at(prompt)
 	case e.field == "beam_width":
 		return e.at("best_of")
 	}

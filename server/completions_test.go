@@ -150,7 +150,7 @@ func TestCompletionsOfAnotherPrompt(t *testing.T) {
 			}
 		}
 	}
-	byText, byTokens := r.complete(t, `"n": 3, "prompt": "hello"`), r.complete(t, `"n": 3, "prompt": [104, 101, 108, 108, 111]`)
+	byText, byTokens := r.complete(t, `"n": 3, "prompt": "hello"`), r.complete(t, `"n": 3, "prompt": [104, 101, 108, 108, 111, 33]`)
 	if fmt.Sprint(byText.Choices) != fmt.Sprint(byTokens.Choices) {
 		t.Errorf("a text: %+v, its tokens: %+v", byText.Choices, byTokens.Choices)
 	}
@@ -188,7 +188,6 @@ func TestCompletionErrors(t *testing.T) {
 		{`{"model": "m", "prompt": null}`, 400, "invalid_argument", "prompt"},
 		{`{"model": "m", "prompt": 7}`, 400, "invalid_argument", "prompt"},
 		{`{"model": "m", "prompt": []}`, 422, "unprocessable", "prompt"},
-		{`{"model": "m", "prompt": ""}`, 422, "unprocessable", "prompt"},
 		{`{"model": "m", "prompt": ["a", "b"]}`, 400, "invalid_argument", "prompt[1]"},
 		{`{"model": "m", "prompt": [1, 400]}`, 400, "invalid_argument", "prompt[1]"},
 		{`{"model": "m", "prompt": [1, -2]}`, 400, "invalid_argument", "prompt[1]"},
@@ -262,4 +261,56 @@ func TestCompletionsNeedAKey(t *testing.T) {
 	wantOpenAIError(t, ask("asks", `{"model": "id", "prompt": "a"}`), 422, "invalid_request_error", "unprocessable", "model")
 	ask("hurries", "{}")
 	wantOpenAIError(t, ask("hurries", "{}"), 429, "rate_limit_error", "resource_exhausted", "")
+}
+
+// A chat is the completion of its messages, joined by the model's template.
+func TestChatCompletions(t *testing.T) {
+	r := newRecommender(t)
+	var chat struct {
+		ID, Object string
+		Choices    []struct {
+			Message struct{ Role, Content string }
+			Item    string
+			Sglext  struct {
+				Score float64 `json:"sequence_score"`
+			}
+		}
+	}
+	for _, end := range []string{"", "!"} { // the template's end is not added twice
+		want := r.complete(t, `"n": 4, "prompt": "[system]be brief;[user]hello;[assistant]`+end+`"`)
+		rec := r.ask("POST", "/v1/chat/completions", `{"model": "m", "n": 4, "max_completion_tokens": 5, "stream": false, "messages": [
+			{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]}`)
+		if rec.Code != 200 {
+			t.Fatalf("%d %s", rec.Code, rec.Body)
+		}
+		decode(t, rec, &chat)
+		if !strings.HasPrefix(chat.ID, "chatcmpl-") || chat.Object != "chat.completion" || len(chat.Choices) != 4 {
+			t.Fatalf("%+v", chat)
+		}
+		for i, c := range chat.Choices {
+			w := want.Choices[i]
+			if c.Message.Role != "assistant" || c.Message.Content != w.Text || c.Item != w.Item || math.Abs(c.Sglext.Score-w.Ext.Score) > 1e-6 {
+				t.Errorf("choice %d is %+v, want %+v", i, c, w)
+			}
+		}
+	}
+	for body, param := range map[string]string{
+		`{"model": "m"}`:                                                                      "messages",
+		`{"model": "m", "messages": []}`:                                                      "messages",
+		`{"model": "m", "messages": [{"role": "user"}]}`:                                      "messages[0]",
+		`{"model": "m", "messages": [{"role": "tool", "content": "x"}]}`:                      "messages[0].role",
+		`{"model": "m", "messages": [{"role": "user", "content": 5}]}`:                        "messages[0].content",
+		`{"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`:  "messages[0].content[0]",
+		`{"model": "m", "messages": "hello"}`:                                                 "messages",
+		`{"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": true}`:      "stream",
+		`{"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [{"a": 1}]}`: "tools",
+		`{"model": "m", "messages": [{"role": "user", "content": "` + "\xff" + `"}]}`:         "messages[0].content",
+	} {
+		wantOpenAIError(t, r.ask("POST", "/v1/chat/completions", body), 400, "invalid_request_error", "invalid_argument", param)
+	}
+	w := newWorld(t)
+	wantOpenAIError(t, w.ask("POST", "/v1/chat/completions", `{"model": "id", "messages": [{"role": "user", "content": "a"}]}`), 422,
+		"invalid_request_error", "unprocessable", "model")
+	wantOpenAIError(t, r.ask("POST", "/v1/chat/completions", `{"model": "ranks", "messages": [{"role": "user", "content": "a"}]}`), 422,
+		"invalid_request_error", "unprocessable", "model")
 }

@@ -84,6 +84,11 @@ func (s *Server) postCompletion(r *http.Request, _ string) (reply, error) {
 	return post(r, wire.DecodeCompletion, s.service.Complete, wire.EncodeCompletion)
 }
 
+// postChat answers in the format of OpenAI's API for chats.
+func (s *Server) postChat(r *http.Request, _ string) (reply, error) {
+	return post(r, wire.DecodeChat, s.service.Complete, wire.EncodeChat)
+}
+
 // answered returns a function that encodes a response, or passes on the error.
 func answered[Resp any](resp *Resp, err error) func(encode func(*Resp) []byte) (reply, error) {
 	return func(encode func(*Resp) []byte) (reply, error) {

@@ -56,6 +56,7 @@ var routes = map[string]*route{
 	"/rerank":              {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
 	"/v2/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerankCohere}},
 	"/v1/completions":      {op: "completions", role: guard.Serve, openAI: true, methods: map[string]handler{"POST": (*Server).postCompletion}},
+	"/v1/chat/completions": {op: "completions", role: guard.Serve, openAI: true, methods: map[string]handler{"POST": (*Server).postChat}},
 	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
 	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
 	"/v1/items:check":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckItems}},

@@ -145,6 +145,7 @@ func codeBuilder(t *testing.T, depth int, instructed bool) *prompt.Builder {
 	t.Helper()
 	cfg := prompt.Config{Preamble: prompt.Text{Tokens: preamble}, User: "{text}{history}", Separator: "|",
 		Instruction: prompt.Text{Tokens: instruction}}
+	cfg.ChatMessage, cfg.ChatEnd, cfg.Completion = "[{role}]{text};", "[assistant]", "{text}!"
 	if instructed {
 		cfg.GenerateInstruction = prompt.Text{Tokens: instruction}
 	}

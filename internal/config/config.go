@@ -111,6 +111,8 @@ type Prompt struct {
 	User                string `yaml:"user"`                 // template of the user segment: {text}, {history}; "{text}"
 	Query               string `yaml:"query"`                // template of a query that documents are reranked by: {text}; user
 	Completion          string `yaml:"completion"`           // template of a prompt of /v1/completions: {text}; "{text}"
+	ChatMessage         string `yaml:"chat_message"`         // template of a message of /v1/chat/completions: {role}, {text}; none
+	ChatEnd             string `yaml:"chat_end"`             // after the messages, such as the header of the answer; none
 	History             string `yaml:"history"`              // how {history} lists items: text, codes or identifier; text
 	HistoryItem         string `yaml:"history_item"`         // template of an item that {history} lists as text: {text}, {id}, {attributes.NAME}; "{text}"
 	Separator           string `yaml:"separator"`            // between listed items; "\n"

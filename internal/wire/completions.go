@@ -10,8 +10,9 @@ import (
 type Completion struct {
 	Model       string
 	Prompt      *grebev1.Input
-	N           int // choices
-	BestOf      int // beams
+	Messages    []Message // of a chat, instead of Prompt
+	N           int       // choices
+	BestOf      int       // beams
 	MaxTokens   int
 	Temperature float64
 	Seed        *uint64
@@ -19,6 +20,12 @@ type Completion struct {
 
 	narrows string // a field that changes how paths are sampled, and nothing else
 }
+
+// Message is a message of a chat.
+type Message struct{ Role, Text string }
+
+// MaxMessages bounds the messages of a chat.
+const MaxMessages = 1024
 
 // Completed is the answer to a Completion.
 type Completed struct {
@@ -52,6 +59,51 @@ func DecodeCompletion(in []byte) (*Completion, error) {
 		})
 	})
 	return m, m.check(err)
+}
+
+// DecodeChat reads a request of /v1/chat/completions.
+func DecodeChat(in []byte) (*Completion, error) {
+	m := &Completion{}
+	err := decode(in, true, func(d *decoder) {
+		d.object(func(key string) {
+			if key == "messages" {
+				m.Messages = []Message{}
+				d.list(MaxMessages, func() { m.Messages = append(m.Messages, d.message()) })
+			} else if !d.completion(m, key) {
+				d.unsupported(key)
+			}
+		})
+		if d.err == nil && len(m.Messages) == 0 {
+			d.err = &Error{Field: "messages", Problem: "is missing"}
+		}
+	})
+	return m, m.check(err)
+}
+
+// message reads a message. Its content is a text, or a list of parts that are texts.
+func (d *decoder) message() (m Message) {
+	has := false
+	d.object(func(key string) {
+		switch key {
+		case "role":
+			if m.Role = d.string(); d.err == nil && m.Role != "system" && m.Role != "user" && m.Role != "assistant" {
+				d.fail("want system, user or assistant")
+			}
+		case "content":
+			has = true
+			if d.peek() == '"' {
+				m.Text = d.string()
+				return
+			}
+			d.list(MaxMessages, func() { m.Text += d.document() })
+		default:
+			d.unsupported(key)
+		}
+	})
+	if d.err == nil && (m.Role == "" || !has) {
+		d.fail("want a role and a content")
+	}
+	return m
 }
 
 // check returns err, or an error if a field would change how paths are sampled.
@@ -161,6 +213,16 @@ func (d *decoder) unsupported(key string) {
 func EncodeCompletion(m *Completed) []byte {
 	return m.encode("cmpl-", "text_completion", func(w *writer, text string) {
 		w.string("text", text)
+	})
+}
+
+// EncodeChat writes a response of /v1/chat/completions.
+func EncodeChat(m *Completed) []byte {
+	return m.encode("chatcmpl-", "chat.completion", func(w *writer, text string) {
+		w.object("message", func() {
+			w.string("role", "assistant")
+			w.string("content", text)
+		})
 	})
 }
 

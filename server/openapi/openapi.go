@@ -41,6 +41,7 @@ var Calls = []Call{
 	{"POST", "/v2/rerank", "rerank_v2", "Order documents by relevance to a query (the second version of Cohere's shape)", "RerankRequest", "RerankV2Response", "", false, nil, "serve"},
 	{"POST", "/v1/completions", "complete", "Paths of the catalog after a prompt, best first, as choices (the shape of beam search in SGLang and FlashRec)",
 		"CompletionRequest", "CompletionResponse", "", false, nil, "serve"},
+	{"POST", "/v1/chat/completions", "chat", "As /v1/completions, for the messages of a chat", "ChatRequest", "ChatResponse", "", false, nil, "serve"},
 	{"GET", "/v1/models", "list_models", "What is loaded", "", "ListModelsResponse", "", false, nil, "serve"},
 	{"GET", "/v1/models/{id}", "get_model", "A model: its checkpoint, and how far a reload is", "", "Model", "", false, nil, "serve"},
 	{"POST", "/v1/models/{id}:reload", "reload_model", "Bring up the checkpoint that the configuration names now beside the one that serves, and swap them", "ReloadModelRequest", "Model", "", false, nil, "admin"},

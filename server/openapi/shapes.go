@@ -76,6 +76,11 @@ var foreign = map[string]object{
 	"CompletionRequest": shape("A prompt, in the form of OpenAI's API.", []string{"prompt"}, sampled(object{
 		"prompt": object{"oneOf": []object{text, {"type": "array", "items": count}}, "description": "A text or its tokens: the whole prompt."},
 	})),
+	"ChatRequest": shape("A chat, in the form of OpenAI's API.", []string{"messages"}, sampled(object{
+		"messages": object{"type": "array", "items": object{"type": "object", "required": []string{"role", "content"},
+			"properties": object{"role": object{"type": "string", "enum": []string{"system", "user", "assistant"}}, "content": text}}},
+	})),
+	"ChatResponse":       completions(object{"message": object{"type": "object", "properties": object{"role": text, "content": text}}}),
 	"CompletionResponse": completions(object{"text": text}),
 	"RerankV2Response": shape("Documents, best first.", []string{"id", "results", "meta"}, object{
 		"id": text, "results": object{"type": "array", "items": ref("Relevance")},
