@@ -14,7 +14,6 @@ import (
 
 	"grebe/app/apptest"
 	"grebe/internal/config"
-	"grebe/internal/offheap"
 	"grebe/model/hstu"
 	"grebe/model/hstu/hstutest"
 	"grebe/pool"
@@ -72,7 +71,8 @@ func TestTwoNamesShareAModelOfEvents(t *testing.T) {
 		for n := range 5 {
 			alone = append(alone, string(w.askEvents(t, "plain", n).Results))
 		}
-		size = offheap.Mapped() - before
+		now, _ := mapped(t)
+		size = now - before
 	})
 	w := newEventsWorld(t)
 	before, _ := mapped(t)
@@ -90,8 +90,8 @@ func TestTwoNamesShareAModelOfEvents(t *testing.T) {
 		t.Errorf("a user whom the other name has asked for: usage %+v", a.Usage)
 	}
 	check("other")
-	if both := offheap.Mapped() - before; both > size+slack {
-		t.Errorf("two names map %d bytes, one %d", both, size)
+	if now, _ := mapped(t); now-before > size+slack {
+		t.Errorf("two names map %d bytes, one %d", now-before, size)
 	}
 	plain, other := w.stack.loaded.of("plain")[0], w.stack.loaded.of("other")[0]
 	if plain.memory != other.memory || plain.queue != other.queue || w.checkpoints() != 1 || other.checkpoint != 0 {

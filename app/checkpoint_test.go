@@ -12,7 +12,6 @@ import (
 
 	"grebe/app/apptest"
 	"grebe/internal/config"
-	"grebe/internal/offheap"
 	"grebe/plan"
 )
 
@@ -80,7 +79,8 @@ func TestTwoConfigurationsShareACheckpoint(t *testing.T) {
 			for n := range 5 {
 				alone[name][n] = string(w.ask(t, name, n).Results)
 			}
-			sizes[name] = offheap.Mapped() - before
+			now, _ := mapped(t)
+			sizes[name] = now - before
 		})
 	}
 	w := newReloadWorld(t)
@@ -99,8 +99,8 @@ func TestTwoConfigurationsShareACheckpoint(t *testing.T) {
 		t.Errorf("a user whom the other name has asked for: usage %+v", a.Usage)
 	}
 	check("other")
-	if both := offheap.Mapped() - before; both > max(sizes["plain"], sizes["other"])+slack {
-		t.Errorf("two configurations map %d bytes, one of them %v", both, sizes)
+	if now, _ := mapped(t); now-before > max(sizes["plain"], sizes["other"])+slack {
+		t.Errorf("two configurations map %d bytes, one of them %v", now-before, sizes)
 	}
 	plain, other := w.stack.loaded.of("plain")[0], w.stack.loaded.of("other")[0]
 	if plain.memory != other.memory || plain.queue != other.queue || w.checkpoints() != 1 {

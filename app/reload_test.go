@@ -372,13 +372,36 @@ func noneLeft(t *testing.T, before goleak.Option) {
 // mapped returns the memory in use outside the heap, and the live heap.
 func mapped(t *testing.T) (offHeap, inHeap int64) {
 	t.Helper()
-	for range 3 {
-		runtime.GC()
-		time.Sleep(time.Millisecond) // cleanups run on a goroutine of their own
+	for same, tries := 0, 0; same < 3 && tries < 100; tries++ { // what is in use may be changing
+		was := offheap.Mapped()
+		collect(t)
+		if same++; offheap.Mapped() != was {
+			same = 0
+		}
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return offheap.Mapped(), int64(m.HeapAlloc)
+}
+
+// collect returns when garbage was collected and a cleanup has run: those that became due earlier have begun by then.
+func collect(t *testing.T) {
+	t.Helper()
+	ran := make(chan struct{})
+	func() {
+		garbage := new([64]byte)
+		runtime.AddCleanup(garbage, func(ran chan struct{}) { close(ran) }, ran)
+	}()
+	for limit := time.After(time.Minute); ; {
+		runtime.GC()
+		select {
+		case <-ran:
+			return
+		case <-limit:
+			t.Fatal("a minute without a cleanup")
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // If a new checkpoint fails, the old one continues to serve as if nothing had been requested.
