@@ -355,7 +355,7 @@ func converter(t parquet.Type) func(*parquet.Value) (cell, error) {
 	case parquet.Double:
 		return func(v *parquet.Value) (cell, error) { return cell{kind: floatCell, float: v.Double()}, nil }
 	}
-	return func(v *parquet.Value) (cell, error) { return cell{kind: textCell, text: string(v.ByteArray())}, nil }
+	return func(v *parquet.Value) (cell, error) { return textOrNone(string(v.ByteArray())), nil }
 }
 
 // uuid writes 16 bytes as people do.
