@@ -177,7 +177,8 @@ func promptConfig(mc *config.Model) prompt.Config {
 	return prompt.Config{
 		Preamble: text(p.Preamble), LeadIn: text(p.LeadIn), Instruction: text(p.Instruction),
 		GenerateInstruction: text(p.GenerateInstruction),
-		User:                p.User, Query: p.Query, Completion: p.Completion, ChatMessage: p.ChatMessage, ChatEnd: p.ChatEnd, Item: p.Item, History: p.History, HistoryItem: p.HistoryItem, Separator: p.Separator,
+		User:                p.User, Query: p.Query, Completion: p.Completion, ChatMessage: p.ChatMessage, ChatEnd: p.ChatEnd,
+		Item: p.Item, History: p.History, HistoryItem: p.HistoryItem, Separator: p.Separator,
 		Codes: prompt.Codes{FirstToken: mc.Codes.FirstToken, Size: mc.Codes.Size, Pattern: mc.Codes.Pattern},
 	}
 }

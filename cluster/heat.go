@@ -17,8 +17,8 @@ import (
 // heatWithin bounds the time in which a node says what is hot there. The next round asks a node again that did not answer.
 const heatWithin = 500 * time.Millisecond
 
-// toleratedShare is the time for KV of other nodes that requests may need, as a share of their prefill's (BAT-4's alpha). It is that of
-// the simulator.
+// toleratedShare is the time that requests may wait for KV of other nodes, as a share of the time of their prefill
+// (BAT-4's alpha). The simulator has the same.
 const toleratedShare = 1
 
 // heat asks nodes which items are hot there.
@@ -35,8 +35,11 @@ func (c *Cluster) heat(ctx context.Context, model string, nodes []place.Node) (o
 			continue
 		}
 		asked.Go(func() {
-			h, err := c.heatOf(model)
-			if n.ID != c.cfg.Node {
+			var h *clusterv1.Heat
+			var err error
+			if n.ID == c.cfg.Node {
+				h, err = c.heatOf(model)
+			} else {
 				h, err = clusterv1.NewPeerClient(k.conn).GetHeat(ctx, &clusterv1.GetHeatRequest{Model: model})
 			}
 			if err != nil { // it is away, or of a release that does not count

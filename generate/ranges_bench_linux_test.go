@@ -39,7 +39,7 @@ func inCPU(b *testing.B, run func()) {
 // reads all items (run it with -benchtime 1x); the set of items of a range on a snapshot that had one before; and whole recommendations with a small
 // model on two threads, with and without the range.
 //
-//	go test ./generate -run XXX -bench Range
+//	go test ./generate -run '^$' -bench Range
 func BenchmarkRange(b *testing.B) {
 	const count = 1_000_000
 	r := rand.New(rand.NewPCG(1, 2))
