@@ -44,10 +44,12 @@ type Shift struct {
 	Changed int          `json:"changed"` // users with another NDCG@10
 	// Noise is the standard deviation of a candidate's score from the reference's, when what all candidates of
 	// a list have in common is taken off; nil where scores are not known.
-	Noise   *float64 `json:"noise,omitempty"`
-	Ties    int      `json:"ties"` // pairs of neighbours in a list with equal scores
-	Cached  float64  `json:"cached"`
-	Seconds float64  `json:"seconds"`
+	Noise *float64 `json:"noise,omitempty"`
+	// Tau is Kendall's τ of the lists with the reference's, nil where lists are not known or not of the same candidates.
+	Tau     *Tau    `json:"kendall_tau,omitempty"`
+	Ties    int     `json:"ties"` // pairs of neighbours in a list with equal scores
+	Cached  float64 `json:"cached"`
+	Seconds float64 `json:"seconds"`
 }
 
 // Difference is that of a metric's mean, with its standard error over users.
@@ -57,6 +59,8 @@ type Difference struct {
 	Value      float64 `json:"value"`
 	Difference float64 `json:"difference"`
 	Error      float64 `json:"standard_error"`
+	// Lower is the lower end of the difference's 95 % interval as a share of the reference; nil where that is 0.
+	Lower *float64 `json:"lower,omitempty"`
 	// Needed is how many users it takes to know the difference to ± Precision in 95 of 100 cases.
 	Needed int `json:"needed"`
 }
@@ -134,6 +138,7 @@ func shift(setup string, from, to *Line) Shift {
 	if n, ok := noise(from.scores, to.scores); ok {
 		s.Noise = &n
 	}
+	s.Tau = agreement(from.lists, to.lists)
 	return s
 }
 
@@ -152,6 +157,10 @@ func differ(metric string, from, to []float64) Difference {
 		variance := max(0, (squares-n*d.Difference*d.Difference)/(n-1))
 		d.Error = math.Sqrt(variance / n)
 		d.Needed = int(math.Ceil(variance * math.Pow(1.96/Precision, 2)))
+	}
+	if d.Reference > 0 {
+		lower := (d.Difference - 1.96*d.Error) / d.Reference
+		d.Lower = &lower
 	}
 	return d
 }
@@ -211,25 +220,33 @@ func (c *Contrast) Text(w io.Writer) error {
 	if c.Expected {
 		what = "Metrics in expectation over what users take."
 	}
-	fmt.Fprintf(&b, "\n%s Differences from %s, user by user, ± one standard error; HIT@10 is Recall@10, since one item is right.\n\n", what, c.Reference)
+	fmt.Fprintf(&b, "\n%s Differences from %s, user by user, ± one standard error; HIT@10 is Recall@10, since one item is right. \"At least\" is the lower "+
+		"end of the 95 %% interval, as a share of %s. τ is Kendall's, of each list with that of %s: 1 is the same order.\n\n", what, c.Reference, c.Reference, c.Reference)
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\t\tNDCG@10\t\tRecall@10\t\tMRR@10\t\tusers changed\tnoise of scores\tequal\tknown to ±0.0005 from\tcached\ts\tthree digits")
+	fmt.Fprintln(t, "\t\tNDCG@10\t\tat least\tRecall@10\t\tat least\tMRR@10\t\tat least\tτ of lists\tusers changed\tnoise of scores\tequal\tknown to ±0.0005 from\tcached\ts\tthree digits")
 	for i := range c.Lines {
 		l := &c.Lines[i]
 		fmt.Fprintf(t, "%s\t%s", l.Way, l.Setup)
 		needed := 0
 		for _, m := range l.Metrics {
-			fmt.Fprintf(t, "\t%.4f\t%+.5f ± %.5f", m.Value, m.Difference, m.Error)
+			lower := ""
+			if m.Lower != nil {
+				lower = fmt.Sprintf("%+.2f %%", 100**m.Lower)
+			}
+			fmt.Fprintf(t, "\t%.4f\t%+.5f ± %.5f\t%s", m.Value, m.Difference, m.Error, lower)
 			needed = max(needed, m.Needed)
 		}
-		noise, verdict := "", "same"
+		noise, tau, verdict := "", "", "same"
+		if l.Tau != nil {
+			tau = fmt.Sprintf("%.4f ± %.4f", l.Tau.Mean, l.Tau.Error)
+		}
 		if l.Noise != nil {
 			noise = fmt.Sprintf("%.5f", *l.Noise)
 		}
 		if !l.Same() {
 			verdict = "DIFFERENT"
 		}
-		fmt.Fprintf(t, "\t%d\t%s\t%d\t%d users\t%.0f %%\t%.1f\t%s\n", l.Changed, noise, l.Ties, needed, 100*l.Cached, l.Seconds, verdict)
+		fmt.Fprintf(t, "\t%s\t%d\t%s\t%d\t%d users\t%.0f %%\t%.1f\t%s\n", tau, l.Changed, noise, l.Ties, needed, 100*l.Cached, l.Seconds, verdict)
 	}
 	if err := t.Flush(); err != nil {
 		return err

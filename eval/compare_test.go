@@ -24,6 +24,10 @@ func TestDifferByHand(t *testing.T) {
 	near("difference", d.Difference, 0.05)
 	variance := (0.05*0.05 + 0.15*0.15 + 0.15*0.15 + 0.05*0.05) / 3
 	near("error", d.Error, math.Sqrt(variance/4))
+	near("lower end", *d.Lower, (0.05-1.96*math.Sqrt(variance/4))/0.375)
+	if d := differ("NDCG@10", []float64{0, 0}, []float64{0, 1}); d.Lower != nil {
+		t.Errorf("the lower end is %v of nothing", *d.Lower)
+	}
 	if want := int(math.Ceil(variance * 1.96 * 1.96 / (0.0005 * 0.0005))); d.Needed != want {
 		t.Errorf("%d users are needed, want %d", d.Needed, want)
 	}
@@ -80,6 +84,17 @@ func TestCompare(t *testing.T) {
 		l := &c.Lines[i]
 		if want := l.Setup == "again" || l.Way == "search"; l.Same() != want || (l.Changed == 0) != want {
 			t.Errorf("%s with %s: same %v, %d users changed, %+v", l.Way, l.Setup, l.Same(), l.Changed, l.Metrics)
+		}
+	}
+	// One of all pairs of a list is in the other order.
+	pairs := float64(len(d.Questions[0].Candidates) * (len(d.Questions[0].Candidates) - 1) / 2)
+	for i := range c.Lines {
+		l, want := &c.Lines[i], 1.0
+		if l.Setup == "swapped" && l.Way == "rank" {
+			want = 1 - 2/pairs
+		}
+		if l.Tau == nil || l.Tau.Lists != 30 || math.Abs(l.Tau.Mean-want) > 1e-12 {
+			t.Errorf("%s with %s: τ is %+v, want %v", l.Way, l.Setup, l.Tau, want)
 		}
 	}
 	// By hand: what the first user loses when the first two change places.

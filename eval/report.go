@@ -53,6 +53,7 @@ type Line struct {
 
 	ndcg, recall, expected []float64   // at the headline cut, per user
 	scores                 [][]float64 // of candidates, per user
+	lists                  [][]string  // of candidates, best first, per user
 }
 
 // Cut is the metrics at k.
@@ -117,7 +118,7 @@ func (r *Report) fill(d *Data, rank, recommend []result, by bootstrap) {
 
 func newLine(res *result) Line {
 	cached := float64(res.cached) / float64(max(res.tokens, 1))
-	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, Cached: cached, TooLong: res.tooLong, scores: res.scores}
+	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, Cached: cached, TooLong: res.tooLong, scores: res.scores, lists: res.lists}
 }
 
 func atCuts(at func(k int) Metrics) []Metrics {
