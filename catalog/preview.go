@@ -7,8 +7,8 @@ import "context"
 func (c *Catalog) Preview(ops []Op) []Result {
 	out := make([]Result, len(ops))
 	for i := range ops {
-		var m mutation
-		if m.prepare(&ops[i], c.opt.MaxHistory); m.Err != nil {
+		m := c.mutationOf(&ops[i])
+		if m.Err != nil {
 			out[i].Err = m.Err
 			continue
 		}

@@ -41,6 +41,27 @@ type Op struct {
 	PutUser                *grebev1.User
 	DeleteItem, DeleteUser string // ids
 	AppendEvents           *grebev1.AppendEventsRequest
+
+	ready *mutation // of Prepare
+}
+
+// Prepare does the part of Apply and Preview that needs no lock: callers with many Ops call it on all cores. It takes over
+// what is put, which MUST NOT be changed afterwards. An Op is applied once.
+func (c *Catalog) Prepare(op *Op) {
+	if op.PutItem == nil && op.PutUser == nil {
+		return
+	}
+	op.ready = &mutation{}
+	op.ready.prepare(op, c.opt.MaxHistory)
+}
+
+// mutationOf returns what an Op asks for.
+func (c *Catalog) mutationOf(op *Op) (m mutation) {
+	if op.ready != nil {
+		return *op.ready
+	}
+	m.prepare(op, c.opt.MaxHistory)
+	return m
 }
 
 // Result says what became of an Op.
@@ -151,7 +172,7 @@ func (c *Catalog) ApplyWithin(ctx context.Context, from string, ops []Op) []Resu
 	}
 	w := &writer{muts: make([]mutation, len(ops)), from: from}
 	for i := range ops {
-		w.muts[i].prepare(&ops[i], c.opt.MaxHistory)
+		w.muts[i] = c.mutationOf(&ops[i])
 	}
 	c.write(ctx, w)
 	out := make([]Result, len(ops))

@@ -23,7 +23,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 			j.ids = nil
 		}
 		j.bar = newProgressBar(w, src, j.state)
-		err := j.src.parts(w.Ctx, j.foresee)
+		err := j.src.parts(w.Ctx, dst.preparer(), j.foresee)
 		j.bar.done()
 		if err != nil {
 			return err

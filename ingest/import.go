@@ -303,7 +303,7 @@ func (j *job) all() error {
 
 // run imports the file from the state's offset on.
 func (j *job) run() error {
-	err := j.src.parts(j.w.Ctx, func(part *chunk) error {
+	err := j.src.parts(j.w.Ctx, j.dst.preparer(), func(part *chunk) error {
 		if err := j.apply(part); err != nil {
 			return err
 		}

@@ -40,6 +40,8 @@ type sink interface {
 	begin(id string, again bool) error
 	importID() string
 	end(ctx context.Context) error
+	// preparer returns what prepares a change on any core before it is applied or previewed; nil: nothing does.
+	preparer() func(*catalog.Op)
 	// apply applies the lines without an error and returns when they are durable. It returns an error for each line
 	// that was refused.
 	apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
@@ -67,6 +69,8 @@ func (s *localSink) close() error { return s.c.Close() }
 func (s *localSink) identity(context.Context) (string, error) { return s.c.Stats().ID, nil }
 
 func (s *localSink) importID() string { return s.id }
+
+func (s *localSink) preparer() func(*catalog.Op) { return s.c.Prepare }
 
 // forecast reads the files once before the import reads them.
 func (s *localSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
@@ -166,6 +170,8 @@ func (s *serverSink) identity(ctx context.Context) (string, error) {
 	}
 	return a.ID, nil
 }
+
+func (s *serverSink) preparer() func(*catalog.Op) { return nil }
 
 func (s *serverSink) importID() string { return s.id }
 

@@ -373,9 +373,9 @@ func (l *line) encode(b *bytes.Buffer) {
 	}
 }
 
-// chunks reads a source from its start, decodes its records on all cores and returns them in order. The caller MUST end
-// ctx and call wait.
-func (s *source) chunks(ctx context.Context) (out <-chan chan *chunk, wait func(), err error) {
+// chunks reads a source from its start, decodes its records on all cores and returns them in order. There it also calls
+// prepare for those that are good, unless it is nil. The caller MUST end ctx and call wait.
+func (s *source) chunks(ctx context.Context, prepare func(*catalog.Op)) (out <-chan chan *chunk, wait func(), err error) {
 	r, err := s.open()
 	if err != nil {
 		return nil, nil, err
@@ -414,7 +414,10 @@ func (s *source) chunks(ctx context.Context) (out <-chan chan *chunk, wait func(
 		wg.Go(func() {
 			for t := range tasks {
 				for i := range t.part.lines {
-					s.decode(&t.part.lines[i])
+					l := &t.part.lines[i]
+					if s.decode(l); l.err == nil && prepare != nil {
+						prepare(&l.op)
+					}
 				}
 				t.out <- t.part
 			}
@@ -423,10 +426,10 @@ func (s *source) chunks(ctx context.Context) (out <-chan chan *chunk, wait func(
 	return order, wg.Wait, nil
 }
 
-// parts passes the records to visit, decoded and in order, until visit fails or ctx ends.
-func (s *source) parts(ctx context.Context, visit func(*chunk) error) error {
+// parts passes the records to visit, decoded and in order, until visit fails or ctx ends. prepare is as chunks has it.
+func (s *source) parts(ctx context.Context, prepare func(*catalog.Op), visit func(*chunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	chunks, wait, err := s.chunks(ctx)
+	chunks, wait, err := s.chunks(ctx, prepare)
 	if err != nil {
 		cancel()
 		return err
@@ -451,7 +454,7 @@ func (s *source) parts(ctx context.Context, visit func(*chunk) error) error {
 
 // each visits all records of the source, in order.
 func (s *source) each(ctx context.Context, visit func(*line)) error {
-	return s.parts(ctx, func(part *chunk) error {
+	return s.parts(ctx, nil, func(part *chunk) error {
 		for i := range part.lines {
 			visit(&part.lines[i])
 		}
@@ -474,7 +477,7 @@ func EachItem(ctx context.Context, file string, visit func(*grebev1.Item)) error
 
 // write writes the good records to w, as lines of the API.
 func (s *source) write(ctx context.Context, w io.Writer) error {
-	return s.parts(ctx, func(part *chunk) error {
+	return s.parts(ctx, nil, func(part *chunk) error {
 		var b bytes.Buffer
 		for i := range part.lines {
 			if l := &part.lines[i]; l.err == nil {
