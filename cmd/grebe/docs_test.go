@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,7 +18,7 @@ import (
 
 // Every command in the documents is run as it stands there: what is in a block marked sh, line by line, in a
 // folder of the document's own. A line that ends with & runs until the document ends, and the
-// next one waits until it answers. 127.0.0.1:8080 becomes a free port.
+// next one waits until it answers. 127.0.0.1:8080 and other ports of this machine become free ones.
 func TestCommandsInTheDocuments(t *testing.T) {
 	docs, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
@@ -82,19 +83,44 @@ func TestCertificatesInTheDocument(t *testing.T) {
 	}
 }
 
+// localPort is an address of this machine.
+var localPort = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+
+// freePorts returns a free port for each address of this machine in some commands, and for 127.0.0.1:8080.
+func freePorts(t *testing.T, lines []string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, addr := range append(localPort.FindAllString(strings.Join(lines, "\n"), -1), "127.0.0.1:8080") {
+		if out[addr] != "" {
+			continue
+		}
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close() // at the end, so that all differ
+		out[addr] = ln.Addr().String()
+	}
+	return out
+}
+
 func runDocument(t *testing.T, doc string, lines []string) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ports := freePorts(t, lines)
+	addr := ports["127.0.0.1:8080"]
+	dir, tools := t.TempDir(), t.TempDir()
+	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := ln.Addr().String()
-	ln.Close()
-	dir := t.TempDir()
-	env := append(os.Environ(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"), "GREBE_SERVER=http://"+addr,
+	if err := os.Symlink(self, filepath.Join(tools, grpcurlName)); err != nil {
+		t.Fatal(err)
+	}
+	path := strings.Join([]string{filepath.Dir(binary), tools, os.Getenv("PATH")}, ":")
+	env := append(os.Environ(), "PATH="+path, "GREBE_SERVER=http://"+addr,
 		"GREBE_SLO_MS=30000", // the machine may be slow
 		"HOME="+dir, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
 	for _, line := range lines {
-		line = strings.ReplaceAll(line, "127.0.0.1:8080", addr)
+		line = localPort.ReplaceAllStringFunc(line, func(at string) string { return ports[at] })
 		if command, ok := strings.CutSuffix(line, "&"); ok {
 			background(t, dir, env, command, addr)
 			continue

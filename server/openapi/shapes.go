@@ -12,13 +12,15 @@ var tags = []object{
 	{"name": "catalog", "description": "Items, users, their events, and versions of the catalog."},
 	{"name": "tables", "description": "Tables of embeddings."},
 	{"name": "models", "description": "Loaded models."},
-	{"name": "operations", "description": "Health, metrics, backups and the cluster."},
+	{"name": "operations", "description": "Health, metrics, what is asked for most, backups and the cluster."},
 }
 
 // tag returns the group of a call.
 func (c *Call) tag() string {
 	for _, g := range []struct{ part, tag string }{
-		{"rerank", "compatible"}, {"score", "compatible"}, {"completions", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"}, {"/v1/backup", "operations"}, {"/v1/batches", "serving"},
+		{"rerank", "compatible"}, {"score", "compatible"}, {"completions", "compatible"},
+		{"/v1/models", "models"}, {"/v1/tables", "tables"}, {"/v1/cluster", "operations"},
+		{"/v1/backup", "operations"}, {"/v1/hot", "operations"}, {"/v1/history", "operations"}, {"/v1/batches", "serving"},
 		{"/v1/rank", "serving"}, {"/v1/recommend", "serving"}, {"/v1/", "catalog"},
 	} {
 		if strings.Contains(c.Path, g.part) {
@@ -63,7 +65,7 @@ var foreign = map[string]object{
 		"text_1": object{"oneOf": []object{text, texts}, "description": "One text for all of text_2, or one for each."},
 		"text_2": object{"oneOf": []object{text, texts}},
 	}),
-	"PairsResponse": shape("Relevance of each pair.", []string{"id", "object", "created", "model", "data", "usage"}, object{
+	"PairsResponse": shape("Relevance of each pair.", listFields("data"), object{
 		"id": text, "object": text, "created": count, "model": text, "usage": usage,
 		"data": object{"type": "array", "items": object{"type": "object", "required": []string{"index", "object", "score"},
 			"properties": object{"index": count, "object": text, "score": object{"type": "number"}}}},
@@ -72,29 +74,42 @@ var foreign = map[string]object{
 		"query": text, "texts": texts, "return_text": object{"type": "boolean"},
 	}),
 	"TextsResponse": {"type": "array", "description": "Texts, best first.", "items": object{"type": "object",
-		"required": []string{"index", "score"}, "properties": object{"index": count, "score": object{"type": "number"}, "text": text}}},
+		"required":   []string{"index", "score"},
+		"properties": object{"index": count, "score": object{"type": "number"}, "text": text}}},
 	"CompletionRequest": shape("A prompt, in the form of OpenAI's API.", []string{"prompt"}, sampled(object{
-		"prompt": object{"oneOf": []object{text, {"type": "array", "items": count}}, "description": "A text or its tokens: the whole prompt."},
+		"prompt": object{"oneOf": []object{text, {"type": "array", "items": count}},
+			"description": "A text or its tokens: the whole prompt."},
 	})),
 	"ChatRequest": shape("A chat, in the form of OpenAI's API.", []string{"messages"}, sampled(object{
 		"messages": object{"type": "array", "items": object{"type": "object", "required": []string{"role", "content"},
-			"properties": object{"role": object{"type": "string", "enum": []string{"system", "user", "assistant"}}, "content": text}}},
+			"properties": object{"content": text,
+				"role": object{"type": "string", "enum": []string{"system", "user", "assistant"}}}}},
 	})),
-	"ChatResponse":       completions(object{"message": object{"type": "object", "properties": object{"role": text, "content": text}}}),
+	"ChatResponse": completions(object{
+		"message": object{"type": "object", "properties": object{"role": text, "content": text}}}),
 	"CompletionResponse": completions(object{"text": text}),
 	"RerankV2Response": shape("Documents, best first.", []string{"id", "results", "meta"}, object{
 		"id": text, "results": object{"type": "array", "items": ref("Relevance")},
-		"meta": object{"type": "object", "properties": object{"api_version": object{"type": "object", "properties": object{"version": text}}}},
+		"meta": object{"type": "object", "properties": object{
+			"api_version": object{"type": "object", "properties": object{"version": text}}}},
 	}),
+}
+
+// listFields returns the fields that a response with a list always has.
+func listFields(list string) []string {
+	return []string{"id", "object", "created", "model", list, "usage"}
 }
 
 // sampled adds the fields that requests for completions have in common.
 func sampled(fields object) object {
 	for name, field := range (object{
-		"model": text, "n": described(count, "Choices, 1 to 10000; 1."), "best_of": described(count, "Beams, at least n; as beam_width of /v1/recommend."),
-		"max_tokens":  described(count, "At least the codes of a path."),
-		"temperature": described(object{"type": "number"}, "0: the best paths; above: paths are sampled without replacement. 0."),
-		"seed":        count, "deadline_ms": described(count, "0: the server's."),
+		"model":      text,
+		"n":          described(count, "Choices, 1 to 10000; 1."),
+		"best_of":    described(count, "Beams, at least n; as beam_width of /v1/recommend."),
+		"max_tokens": described(count, "At least the codes of a path."),
+		"temperature": described(object{"type": "number"},
+			"0: the best paths; above: paths are sampled without replacement. 0."),
+		"seed": count, "deadline_ms": described(count, "0: the server's."),
 	}) {
 		fields[name] = field
 	}
@@ -109,33 +124,14 @@ func described(schema object, description string) object {
 
 // completions describes a response whose choices have the content.
 func completions(content object) object {
-	choice := object{"index": count, "finish_reason": text, "logprobs": object{"type": "null"}, "item": described(text, "The first item with these codes."),
-		"codes":  object{"type": "array", "items": count},
-		"sglext": object{"type": "object", "properties": object{"sequence_score": described(object{"type": "number"}, "Log-probability of the path.")}}}
+	choice := object{"index": count, "finish_reason": text, "logprobs": object{"type": "null"},
+		"item":  described(text, "The first item with these codes."),
+		"codes": object{"type": "array", "items": count},
+		"sglext": object{"type": "object", "properties": object{
+			"sequence_score": described(object{"type": "number"}, "Log-probability of the path.")}}}
 	maps.Copy(choice, content)
-	return shape("Paths of the catalog, best first.", []string{"id", "object", "created", "model", "choices", "usage"}, object{
+	return shape("Paths of the catalog, best first.", listFields("choices"), object{
 		"id": text, "object": text, "created": count, "model": text, "usage": usage, "seed": count, "notes": texts,
 		"choices": object{"type": "array", "items": object{"type": "object", "properties": choice}},
 	})
-}
-
-// examples are bodies that work against grebe demo, by operation.
-var examples = map[string]string{
-	"rank":             `{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}], "top_k": 2}`,
-	"recommend":        `{"model": "shop", "user": {"id": "kaya"}, "n": 5, "filter": {"department": ["Camping"]}}`,
-	"score":            `{"model": "shop", "query": "A camper.", "items": ["A tent", "A kettle"], "label_token_ids": [2628, 2629], "apply_softmax": true}`,
-	"score_pairs":      `{"model": "shop-pointwise", "text_1": "A camper.", "text_2": ["A tent", "A kettle"]}`,
-	"rerank":           `{"model": "shop-pointwise", "query": "A camper.", "documents": ["A tent", "A kettle"], "top_n": 1}`,
-	"rerank_texts":     `{"query": "A camper.", "texts": ["A tent", "A kettle"], "return_text": true}`,
-	"rerank_v2":        `{"model": "shop-pointwise", "query": "A camper.", "documents": ["A tent", "A kettle"], "top_n": 1}`,
-	"complete":         `{"model": "shop", "prompt": "A camper.", "n": 3}`,
-	"put_item":         `{"id": "i1", "text": "Field guide to water birds", "attributes": {"department": ["Books"]}}`,
-	"put_items":        `{"id": "i1", "text": "Field guide to water birds"}`,
-	"put_user":         `{"id": "u1", "history": ["i00040"]}`,
-	"put_users":        `{"id": "u1", "history": ["i00040"]}`,
-	"append_events":    `{"events": [{"item": "i00040", "time": 1783000000, "action": 5}]}`,
-	"activate_catalog": `{"version": "auto"}`,
-	"rollback_catalog": `{}`,
-	"reload_model":     `{}`,
-	"rollback_model":   `{}`,
 }
