@@ -71,6 +71,7 @@ type Keeper struct {
 	heard   uint64                // version of the last ended import
 	hearing chan struct{}         // closed when the next import ends
 	pins    map[string]Pin        // activated versions by model
+	ranges  []column              // attributes of ranges that ranges.json has
 }
 
 // target is a model and its latest snapshot.
@@ -120,10 +121,12 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 func (k *Keeper) start() error {
 	k.build.Lock()
 	defer k.build.Unlock()
+	k.ranges = k.readRanges()
 	for _, t := range k.targets {
 		if err := k.begin(t); err != nil {
 			return err
 		}
+		t.order(k.ranges)
 	}
 	k.review()
 	return nil
@@ -187,7 +190,10 @@ func (k *Keeper) following() []*target {
 }
 
 // Close closes the files. Snapshots in use stay valid.
-func (k *Keeper) Close() error { return k.history.Close() }
+func (k *Keeper) Close() error {
+	k.saveRanges()
+	return k.history.Close()
+}
 
 // Run makes snapshots until ctx ends. If one fails, Run logs the error, and the snapshot before it stays in use.
 func (k *Keeper) Run(ctx context.Context) {
@@ -200,6 +206,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		case <-idle.C:
 			k.expire(ctx)
+			k.saveRanges()
 			continue
 		case <-k.changed:
 		}

@@ -3,7 +3,10 @@ package generate
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -180,6 +183,46 @@ func TestRangesAreMadeBeforeASnapshotIsUsed(t *testing.T) {
 	}
 	if n := snap.filter(request.Filter).Len(); n != 1400 {
 		t.Errorf("%d items of the snapshot before, want 1400", n)
+	}
+}
+
+// The attributes of earlier ranges are ordered at a start, before requests come. A damaged file is only a slower range.
+func TestRangesOutliveARestart(t *testing.T) {
+	s := newShelf(t)
+	s.fill(80)
+	must(s.catalog.PutItem(&grebev1.Item{Id: "i1", Codes: codesOf(1, 1), Attributes: map[string]*grebev1.Values{"price": {Values: []string{"7"}}}}))
+	s.open()
+	between, _, err := filter.Bounds{GTE: "5"}.Range()
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &Request{Filter: filter.Filter{"price": {Range: between}}}
+	if n := s.models["b"].Snapshot().filter(request.Filter).Len(); n != 1 {
+		t.Fatalf("%d items, want 1", n)
+	}
+	s.open()
+	for name, m := range s.models { // of one model, and all are ready
+		if m.Snapshot().mustBuild(request) {
+			t.Errorf("the first range of model %s must order all values", name)
+		}
+	}
+	file := filepath.Join(s.dir, "ranges.json")
+	text := must(os.ReadFile(file))
+	if string(text) != `{"ranges":[{"attribute":"price","kind":"number"}]}`+"\n" {
+		t.Errorf("the file has %q", text)
+	}
+	for _, bad := range []string{"", "{", `{"ranges": 7}`, `{"ranges":[{"attribute":"price","kind":"colour"}]}`} {
+		if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.keeper.ranges = []column{{"price", filter.Number}} // Close has nothing to write
+		s.open()
+		if !s.models["a"].Snapshot().mustBuild(request) {
+			t.Errorf("%q orders an attribute", bad)
+		}
+		if logged := strings.Contains(s.log.String(), "the first range of each is slower"); logged == strings.Contains(bad, "colour") {
+			t.Errorf("%q: the log says %q", bad, s.log.String())
+		}
 	}
 }
 
