@@ -69,6 +69,12 @@ func bytesIn(dir string) (sum int64) {
 // killedAt runs the binary and kills it when a folder has grown to a size, unless it ends before.
 func killedAt(t *testing.T, dir string, size int64, args ...string) {
 	t.Helper()
+	killedOnce(t, func() bool { return bytesIn(dir) >= size }, args...)
+}
+
+// killedOnce runs the binary and kills it once a condition is met, unless it ends before.
+func killedOnce(t *testing.T, met func() bool, args ...string) {
+	t.Helper()
 	cmd := exec.Command(binary, args...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -78,7 +84,7 @@ func killedAt(t *testing.T, dir string, size int64, args ...string) {
 		defer close(ended)
 		_ = cmd.Wait()
 	}()
-	for bytesIn(dir) < size {
+	for !met() {
 		select {
 		case <-ended:
 			return
@@ -168,19 +174,23 @@ func TestKilledStream(t *testing.T) {
 		}
 		return out
 	}
+	eventsOf := func(user string) []json.RawMessage {
+		var u struct{ Events []json.RawMessage }
+		answer := s.call(http.MethodGet, "/v1/users/"+user, "")
+		if answer == nil {
+			return nil // no event came yet
+		}
+		if err := json.Unmarshal(answer, &u); err != nil {
+			t.Fatalf("%s: %v", answer, err)
+		}
+		return u.Events
+	}
 	events := func(prefix string) (n int, all string) {
 		var out strings.Builder
 		for u := range users {
-			var user struct{ Events []json.RawMessage }
-			answer := s.call(http.MethodGet, fmt.Sprint("/v1/users/", prefix, u), "")
-			if answer == nil {
-				continue // no event came yet
-			}
-			if err := json.Unmarshal(answer, &user); err != nil {
-				t.Fatalf("%s: %v", answer, err)
-			}
-			n += len(user.Events)
-			for _, e := range user.Events {
+			list := eventsOf(fmt.Sprint(prefix, u))
+			n += len(list)
+			for _, e := range list {
 				fmt.Fprintf(&out, "%d %s\n", u, e)
 			}
 		}
@@ -195,14 +205,30 @@ func TestKilledStream(t *testing.T) {
 		args = append([]string{"stream", "--topic", "clicks", "--kind", "events", "--consumer", "one", "--server", s.url,
 			"--dead-letters", filepath.Join(t.TempDir(), "dead.ndjson")}, args...)
 		r := rand.New(rand.NewPCG(12, 28))
-		middle := 0
-		for range kills(t) {
-			killedAfter(t, time.Duration(r.Int64N(int64(700*time.Millisecond))), args...)
-			if got, _ := events(prefix); got > 0 && got < n {
+		all, before, middle := kills(t), 0, 0
+		for i := range all {
+			// The moment is a number of events, so that kills spread over the stream on any machine, and some time more, so
+			// that they meet all steps of a batch. Users take turns: the events of one tell those of all.
+			target := before + r.IntN(max(1, 2*(n-before)/(all-i+1)))
+			more := time.Duration(r.Int64N(int64(20 * time.Millisecond)))
+			limit := time.Now().Add(time.Minute)
+			killedOnce(t, func() bool {
+				if users*len(eventsOf(prefix+"0")) < min(target+1, n) && time.Now().Before(limit) {
+					return false
+				}
+				time.Sleep(more)
+				return true
+			}, args...)
+			got, _ := events(prefix)
+			if got < before {
+				t.Fatalf("after a kill there are %d events, before there were %d", got, before)
+			}
+			if got > before && got < n {
 				middle++
 			}
+			before = got
 		}
-		t.Logf("%d kills were in the middle of the stream", middle)
+		t.Logf("%d of %d kills were in the middle of the stream", middle, all)
 		cmd := exec.Command(binary, args...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
