@@ -8,14 +8,19 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages whose tests share memory between goroutines.
 CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./engine ./catalog/... ./reuse/... ./dispatch/... ./generate ./app/divide ./serve/... ./server/... ./cluster/... ./bench/load
 
-# The race detector needs cgo and a C compiler, which nothing else does. TestTeacher is left out there: its sums of products take half a
-# minute, and TestProducts has the same goroutines add up fewer of them.
+# The race detector needs cgo and a C compiler, which nothing else does. Three tests are left out there, because they take half a minute
+# each and others run the same goroutines with less to compute: TestTeacher (TestProducts), TestTransformers (TestSameBitsCachedOrBatched)
+# and TestTenThousandCandidates (TestReuseConcurrently).
+NORACE := ^(TestTeacher|TestTransformers|TestTenThousandCandidates)$$
 HAVE_CC := $(shell command -v gcc || command -v clang)
 
 FUZZTIME ?= 60s
 
 # What hangs ends after this, per package. Go's own limit of 10 minutes is not far on a machine that is slow or shared.
 LIMIT ?= 30m
+
+# `make lint` vets everything once: go test need not do it again for each way of building.
+TEST := $(GO) test -vet=off -timeout $(LIMIT)
 
 .PHONY: help
 help: ## list the targets
@@ -73,26 +78,26 @@ test: redis databases browser clang test-unit test-race test-noasm test-invarian
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests
-	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) ./...
+	CGO_ENABLED=0 $(TEST) ./...
 
 .PHONY: test-race
 test-race: ## the concurrent packages under the race detector
 ifeq ($(HAVE_CC),)
 	@echo "race detector skipped: it needs a C compiler (gcc or clang)"
 else
-	CGO_ENABLED=1 $(GO) test -timeout $(LIMIT) -race -skip '^TestTeacher$$' $(CONCURRENT)
+	CGO_ENABLED=1 $(TEST) -race -skip '$(NORACE)' $(CONCURRENT)
 endif
 
 # TestConformanceFar is left out without assembly: its device hands the kernels the host's bytes behind its addresses, so they do there
 # what they do in TestConformance, and the translation of addresses is the same with assembly.
 .PHONY: test-noasm
 test-noasm: ## the portable kernels
-	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags noasm -skip '^TestConformanceFar$$' ./compute/cpu/... ./engine/...
+	CGO_ENABLED=0 $(TEST) -tags noasm -skip '^TestConformanceFar$$' ./compute/cpu/... ./engine/...
 
 .PHONY: test-invariants
 test-invariants: ## with expensive self-checks compiled in
-	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants ./pool ./kv ./engine
-	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants -run Reuse ./serve
+	CGO_ENABLED=0 $(TEST) -tags invariants ./pool ./kv ./engine
+	CGO_ENABLED=0 $(TEST) -tags invariants -run Reuse ./serve
 
 .PHONY: cluster-test
 cluster-test: ## campaigns of faults in clusters; the other tests run short forms of them
