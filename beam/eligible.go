@@ -17,6 +17,7 @@ type Eligible struct {
 	out    []uint32   // excluded positions
 	dead   [][]uint32 // without a set: nodes of each level with nothing eligible below
 	sealed bool
+	left   []uint64 // memory of bits
 }
 
 // Reset makes all items of an index eligible, or those of a set of it.
@@ -28,6 +29,18 @@ func (e *Eligible) Reset(ix *Index, set *Set) {
 func (e *Eligible) Exclude(item uint32) {
 	e.out = append(e.out, e.ix.place[item])
 	e.sealed = false
+}
+
+// bits returns the set less what is excluded, which may be the set's own words: they MUST NOT be changed.
+func (e *Eligible) bits() []uint64 {
+	if len(e.out) == 0 {
+		return e.set.words
+	}
+	e.left = append(e.left[:0], e.set.words...)
+	for _, p := range e.out {
+		e.left[p/64] &^= 1 << (p % 64)
+	}
+	return e.left
 }
 
 // has reports whether the item at a position is eligible.

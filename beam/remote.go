@@ -13,34 +13,41 @@ func (ix *Index) Tree(level int) (starts, codes []uint32) {
 	if level == 0 {
 		return []uint32{0, uint32(len(codes))}, codes
 	}
-	below := &ix.levels[level-1].below
-	starts = make([]uint32, 0, below.count()+1)
-	for i := range below.n {
-		if below.words[i/64]>>(i%64)&1 != 0 {
-			starts = append(starts, i)
-		}
-	}
-	return append(starts, below.n), codes
+	return ix.levels[level-1].below.starts(), codes
 }
 
-// Remote says how a search that was just reset runs elsewhere, over the same tree: how many beams each
-// level keeps, appended to widths, and the nodes of each level that are left out, ascending; nil where
-// none are. It is not ok where that does not say all: for free searches, rules, sets, and a TopK that limits.
-// The lists are valid until what is eligible changes.
-func (s *Search) Remote(widths []int) (all []int, dead [][]uint32, ok bool) {
-	if s.opts.Free || s.opts.Rules != nil || s.level != 0 || s.Rows() != 1 || s.eligible != nil && s.eligible.set != nil {
-		return widths, nil, false
+// Leaves returns the first item below each leaf, in the order of the leaves, and their number at the end.
+func (ix *Index) Leaves() []uint32 { return ix.levels[len(ix.levels)-1].below.starts() }
+
+// Elsewhere says how a search runs elsewhere, over the same tree.
+type Elsewhere struct {
+	Widths []int      // beams that each level keeps
+	TopK   int        // most continuations of one beam that compete; 0: all
+	Dead   [][]uint32 // nil, or the nodes of each level that are left out, ascending
+	Alive  []uint64   // nil, or a bit for each item in the order of the leaves; nodes without one below are left out
+}
+
+// Remote fills r for a search that was just reset. It returns false where Elsewhere cannot say all: for free searches
+// and those with rules. The lists are valid until what is eligible changes.
+func (s *Search) Remote(r *Elsewhere) bool {
+	if s.opts.Free || s.opts.Rules != nil || s.level != 0 || s.Rows() != 1 {
+		return false
 	}
-	if s.eligible != nil {
-		dead = s.eligible.dead
+	r.Widths, r.TopK, r.Dead, r.Alive = r.Widths[:0], 0, nil, nil
+	if e := s.eligible; e != nil && e.set != nil {
+		r.Alive = e.bits()
+	} else if e != nil {
+		r.Dead = e.dead
 	}
 	for s.level = range s.ix.Depth() {
 		width, topK := s.cut()
-		ok = topK >= width && (ok || s.level == 0)
-		widths = append(widths, width)
+		r.Widths = append(r.Widths, width)
+		if topK < width {
+			r.TopK = topK
+		}
 	}
 	s.level = 0
-	return widths, dead, ok
+	return true
 }
 
 // Finish ends a search with the n leaves that it kept elsewhere, in the order of their nodes.

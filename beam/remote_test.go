@@ -2,15 +2,36 @@ package beam
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 	"testing"
 )
 
-// walk is a search that runs elsewhere: on the arrays of Tree, with the widths and the dead nodes of Remote.
-func walk(ix *Index, widths []int, dead [][]uint32, model func([]int32, int32) float32) []candidate {
+// walk is a search that runs elsewhere: on the arrays of Tree and Leaves, as Remote says.
+func walk(ix *Index, r *Elsewhere, model func([]int32, int32) float32) []candidate {
+	items := ix.Leaves()
+	alive := func(level int, node uint32) bool {
+		from, to := node, node+1
+		for l := level + 1; l < ix.Depth(); l++ {
+			starts, _ := ix.Tree(l)
+			from, to = starts[from], starts[to]
+		}
+		for p := items[from]; p < items[to]; p++ {
+			if r.Alive[p/64]>>(p%64)&1 != 0 {
+				return true
+			}
+		}
+		return false
+	}
 	beams := []candidate{{}}
 	paths := map[uint32][]int32{0: nil}
-	for l, width := range widths {
+	best := func(a, b candidate) int {
+		if a.better(b) {
+			return -1
+		}
+		return 1
+	}
+	for l, width := range r.Widths {
 		starts, codes := ix.Tree(l)
 		below := map[uint32][]int32{}
 		var next []candidate
@@ -20,21 +41,22 @@ func walk(ix *Index, widths []int, dead [][]uint32, model func([]int32, int32) f
 			for n := from; n < to; n++ {
 				sum += math.Exp(float64(model(paths[b.node], int32(codes[n]))))
 			}
+			var own []candidate
 			for n := from; n < to; n++ {
-				if dead != nil && slices.Contains(dead[l], n) {
+				if r.Dead != nil && slices.Contains(r.Dead[l], n) || r.Alive != nil && !alive(l, n) {
 					continue
 				}
 				score := b.score + float64(model(paths[b.node], int32(codes[n]))) - math.Log(sum)
-				next = append(next, candidate{score: score, node: n})
+				own = append(own, candidate{score: score, node: n})
 				below[n] = append(slices.Clone(paths[b.node]), int32(codes[n]))
 			}
-		}
-		slices.SortFunc(next, func(a, b candidate) int {
-			if a.better(b) {
-				return -1
+			slices.SortFunc(own, best)
+			if r.TopK > 0 {
+				own = own[:min(r.TopK, len(own))]
 			}
-			return 1
-		})
+			next = append(next, own...)
+		}
+		slices.SortFunc(next, best)
 		next = next[:min(width, len(next))]
 		slices.SortFunc(next, func(a, b candidate) int { return int(a.node) - int(b.node) })
 		beams, paths = next, below
@@ -44,7 +66,8 @@ func walk(ix *Index, widths []int, dead [][]uint32, model func([]int32, int32) f
 
 // A search that ran elsewhere, over the tree and with the widths it was told, has the results of one that ran here.
 func TestRemoteSearchIsTheSame(t *testing.T) {
-	remote, refused := 0, 0
+	remote, refused, limited, filtered := 0, 0, 0, 0
+	var there Elsewhere
 	for seed := range uint64(400) {
 		r := rng(seed)
 		c := randomCatalog(r, 1+int(seed)%4, 1+r.IntN(300), 1+r.IntN(20), seed%20 == 4)
@@ -54,21 +77,27 @@ func TestRemoteSearchIsTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := []int{7}
-		widths, dead, ok := s.Remote(before)
-		if s.Level() != 0 && s.Rows() != 0 || !slices.Equal(widths[:1], before) {
-			t.Fatalf("seed %d: asking moved the search to level %d, widths %v", seed, s.Level(), widths)
+		was := s.Level()
+		ok := s.Remote(&there)
+		if s.Level() != was {
+			t.Fatalf("seed %d: asking moved the search to level %d", seed, s.Level())
 		}
 		if !ok {
 			refused++
-			if s.Rows() == 1 && e.set == nil && opts.TopK == 0 && opts.N <= opts.Width {
-				t.Fatalf("seed %d: a search without a set and a TopK was refused", seed)
+			if s.Rows() == 1 && !opts.Free && opts.Rules == nil {
+				t.Fatalf("seed %d: a search without rules was refused", seed)
 			}
 			continue
 		}
 		remote++
+		if there.TopK > 0 {
+			limited++
+		}
+		if there.Alive != nil {
+			filtered++
+		}
 		model := hashed(seed)
-		leaves := walk(ix, widths[1:], dead, model)
+		leaves := walk(ix, &there, model)
 		leaf := func(i int) (uint32, float64) { return leaves[i].node, leaves[i].score }
 		if err := s.Finish(len(leaves), leaf); err != nil {
 			t.Fatal(err)
@@ -82,12 +111,13 @@ func TestRemoteSearchIsTheSame(t *testing.T) {
 			t.Fatalf("seed %d, %+v: short %v, %v", seed, opts, short, err)
 		}
 	}
-	if min(remote, refused) < 50 {
-		t.Errorf("%d searches ran elsewhere and %d were refused: the draw tests too little of one", remote, refused)
+	if remote < 200 || min(refused, limited, filtered) < 20 {
+		t.Errorf("%d searches ran elsewhere, %d with a TopK, %d with a set, and %d were refused: the draw tests too little of one",
+			remote, limited, filtered, refused)
 	}
 }
 
-// What widths and dead nodes do not say runs here: free searches, sets, a TopK that limits, searches on their way.
+// Free searches and searches on their way are refused. A TopK is named only where it limits.
 func TestRemoteRefuses(t *testing.T) {
 	c := catalog{sizes: []int{12, 12, 12}}
 	for i := range int32(400) {
@@ -102,28 +132,39 @@ func TestRemoteRefuses(t *testing.T) {
 	all.Reset(ix, nil)
 	all.Exclude(3)
 	some.Reset(ix, set)
+	some.Exclude(5)
 	for _, x := range []struct {
 		name string
 		e    *Eligible
 		o    Options
 		ok   bool
+		topK int
 	}{
-		{"plain", nil, Options{Width: 8}, true},
-		{"an exclusion", all, Options{Width: 8}, true},
-		{"a set", some, Options{Width: 8}, false},
-		{"free", nil, Options{Width: 8, Free: true}, false},
-		{"a TopK as wide", nil, Options{Width: 8, TopK: 8}, true},
-		{"a TopK that limits", nil, Options{Width: 8, TopK: 7}, false},
-		{"a TopK that limits the first round alone", nil, Options{Width: 8, TopK: 7, Widths: []int{8, 7, 7}}, false},
-		{"a TopK that limits the last round alone", nil, Options{Width: 8, TopK: 7, Widths: []int{7, 7, 8}}, false},
-		{"a TopK that limits no round", nil, Options{Width: 8, TopK: 7, Widths: []int{7, 7, 7}}, true},
+		{"plain", nil, Options{Width: 8}, true, 0},
+		{"an exclusion", all, Options{Width: 8}, true, 0},
+		{"a set", some, Options{Width: 8}, true, 0},
+		{"free", nil, Options{Width: 8, Free: true}, false, 0},
+		{"a TopK as wide", nil, Options{Width: 8, TopK: 8}, true, 0},
+		{"a TopK that limits", nil, Options{Width: 8, TopK: 7}, true, 7},
+		{"a TopK that limits the first round alone", nil, Options{Width: 8, TopK: 7, Widths: []int{8, 7, 7}}, true, 7},
+		{"a TopK that limits the last round alone", nil, Options{Width: 8, TopK: 7, Widths: []int{7, 7, 8}}, true, 7},
+		{"a TopK that limits no round", nil, Options{Width: 8, TopK: 7, Widths: []int{7, 7, 7}}, true, 0},
 	} {
 		s, err := New(ix, x.e, x.o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, ok := s.Remote(nil); ok != x.ok {
-			t.Errorf("%s: %v, want %v", x.name, ok, x.ok)
+		var there Elsewhere
+		if ok := s.Remote(&there); ok != x.ok || there.TopK != x.topK {
+			t.Errorf("%s: %v, TopK %d, want %v, %d", x.name, ok, there.TopK, x.ok, x.topK)
+		}
+		if items := 0; there.Alive != nil {
+			for _, w := range there.Alive {
+				items += bits.OnesCount64(w)
+			}
+			if items != 99 || set.Len() != 100 {
+				t.Errorf("%s: %d items of a set of %d, of which one is excluded", x.name, items, set.Len())
+			}
 		}
 		if x.o.Free {
 			continue
@@ -131,7 +172,7 @@ func TestRemoteRefuses(t *testing.T) {
 		if err := s.Advance(make([]float32, ix.Size(0)), ix.Size(0)); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, ok := s.Remote(nil); ok {
+		if s.Remote(&there) {
 			t.Errorf("%s: after a round it may run elsewhere", x.name)
 		}
 	}

@@ -325,7 +325,7 @@ func TestRulesRefuse(t *testing.T) {
 	}
 	if err := s.Reset(ix, nil, Options{Width: 1, Rules: &Rules{}}); err != nil {
 		t.Error(err)
-	} else if _, _, ok := s.Remote(nil); ok {
+	} else if s.Remote(&Elsewhere{}) {
 		t.Error("a search with rules runs elsewhere")
 	}
 }

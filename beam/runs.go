@@ -73,6 +73,17 @@ func (r *runs) of(i uint32) uint32 {
 	return k + uint32(bits.OnesCount64(r.words[w]<<(63-i%64))) - 1
 }
 
+// starts returns where each run starts, and where the last one ends.
+func (r *runs) starts() []uint32 {
+	all := make([]uint32, 0, r.count()+1)
+	for i, w := range r.words {
+		for ; w != 0; w &= w - 1 {
+			all = append(all, uint32(i*64+bits.TrailingZeros64(w)))
+		}
+	}
+	return append(all, r.n)
+}
+
 // start returns the first element of run k, or n for the run after the last.
 func (r *runs) start(k uint32) uint32 {
 	if k >= r.count() {

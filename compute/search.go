@@ -9,7 +9,7 @@ import (
 var ErrNoSearch = errors.New("compute: the device does not run such a search")
 
 // MaxBeams is the most beams that a level of a search on a device keeps.
-const MaxBeams = 1024
+const MaxBeams = 8192
 
 // TreeLevel is a level of a tree of valid paths, as package beam has it: the children of node n of the
 // level before are the nodes Starts[n] … Starts[n+1]-1, in the order of their codes. The first level's
@@ -24,12 +24,14 @@ type TreeLevel struct {
 // Tree is a tree of valid paths on a device, equal to none but itself. It is freed when nothing refers to it any more.
 type Tree interface {
 	Depth() int
+	Items() int
 }
 
 // Trees is a Device whose runners may be Searchers.
 type Trees interface {
-	// Tree copies a tree to the device; levels are not used after the return.
-	Tree(levels []TreeLevel) (Tree, error)
+	// Tree copies a tree to the device. The items of leaf n are items[n] … items[n+1]-1; without items each leaf has one.
+	// Neither levels nor items are used after the return.
+	Tree(levels []TreeLevel, items []uint32) (Tree, error)
 }
 
 // Search is a beam search that a device runs by itself: level by level it keeps the best continuations of
@@ -38,16 +40,32 @@ type Trees interface {
 // continuations.
 type Search struct {
 	Tree    Tree
-	Widths  []int // beams that each level keeps, 1 … MaxBeams
+	Widths  []int // most beams that each level keeps of any prompt, 1 … MaxBeams
 	Prompts []Prompt
 }
 
 // Prompt is where one request's search begins.
 type Prompt struct {
-	Row      int32      // of the batch: the prompt's last token. Ascending from prompt to prompt
-	Position int32      // of the first code's token
-	Sees     []int32    // segments of the batch that the beams see, in full
-	Dead     [][]uint32 // nil, or by level the nodes that are not kept, ascending; they take part in softmax
+	Row      int32   // of the batch: the prompt's last token. Ascending from prompt to prompt
+	Position int32   // of the first code's token
+	Sees     []int32 // segments of the batch that the beams see, in full
+	Limits
+}
+
+// Limits say what a search may keep. Continuations that it may not keep take part in softmax all the same.
+type Limits struct {
+	Widths []int      // nil, or by level the beams that are kept, at most the search's
+	TopK   int        // most continuations of one beam that are kept, the lower nodes of equals; 0: all
+	Dead   [][]uint32 // nil, or by level the nodes that are not kept, ascending
+	Alive  []uint64   // nil, or a bit for each item, in the order of the leaves: nodes with none below are not kept
+}
+
+// Width returns how many beams are kept at a level of a search.
+func (l *Limits) Width(s *Search, level int) int {
+	if l.Widths == nil {
+		return s.Widths[level]
+	}
+	return l.Widths[level]
 }
 
 // Leaf is a path that a search found.
@@ -96,8 +114,41 @@ func (s *Search) Validate(b *Batch) error {
 				return fmt.Errorf("compute: prompt %d sees segment %d of %d", i, g, len(b.Segments))
 			}
 		}
-		if p.Dead != nil && len(p.Dead) != len(s.Widths) {
-			return fmt.Errorf("compute: prompt %d leaves nodes of %d levels out, of %d", i, len(p.Dead), len(s.Widths))
+		if err := p.Limits.validate(s); err != nil {
+			return fmt.Errorf("compute: prompt %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (l *Limits) validate(s *Search) error {
+	depth := len(s.Widths)
+	if l.Dead != nil && len(l.Dead) != depth || l.Widths != nil && len(l.Widths) != depth || l.TopK < 0 {
+		return fmt.Errorf("limits of %d and %d levels, of %d, and %d continuations", len(l.Dead), len(l.Widths), depth, l.TopK)
+	}
+	for i, w := range l.Widths {
+		if w < 1 || w > s.Widths[i] {
+			return fmt.Errorf("%d beams at level %d, want 1 … %d", w, i, s.Widths[i])
+		}
+	}
+	if words := (s.Tree.Items() + 63) / 64; l.Alive != nil && len(l.Alive) != words {
+		return fmt.Errorf("%d words of items, want %d", len(l.Alive), words)
+	}
+	return nil
+}
+
+// ValidateItems checks the first items of a tree's leaves, each of which has at least one.
+func ValidateItems(levels []TreeLevel, items []uint32) error {
+	if items == nil || len(levels) == 0 {
+		return nil
+	}
+	leaves := len(levels[len(levels)-1].Codes)
+	if len(items) != leaves+1 || items[0] != 0 {
+		return fmt.Errorf("compute: %d first items of %d leaves, want one more, from 0", len(items), leaves)
+	}
+	for i, first := range items[:leaves] {
+		if items[i+1] <= first {
+			return fmt.Errorf("compute: leaf %d has no items", i)
 		}
 	}
 	return nil

@@ -158,15 +158,15 @@ func TestCostOfAJob(t *testing.T) {
 	}
 	// Rounds of a search compute its beams but for the last: behind the prompt of 5 and what they have so far.
 	c := Cost{Rows: 5, Keys: 15}
-	(&Search{Widths: []int{3, 4, 100}}).cost(&c, 5, 1000)
+	(&Search{Limits: compute.Limits{Widths: []int{3, 4, 100}}}).cost(&c, 5, 1000)
 	if want := (Cost{Rows: 12, Keys: 15 + 3*6 + 4*7}); c != want {
 		t.Errorf("a search: %+v, want %+v", c, want)
 	}
-	if (&Search{Widths: []int{3, 4, 100}}).cost(&c, 5, 10); c.Rows != 10 {
+	if (&Search{Limits: compute.Limits{Widths: []int{3, 4, 100}}}).cost(&c, 5, 10); c.Rows != 10 {
 		t.Errorf("a search of more rows than a batch: %d", c.Rows)
 	}
 	for want, widths := range map[int][]int{1: {500}, 4: {3, 4, 100}, 7: {7, 2}} {
-		if got := (&Search{Widths: widths}).rows(); got != want {
+		if got := (&Search{Limits: compute.Limits{Widths: widths}}).rows(); got != want {
 			t.Errorf("widths %v: %d rows, want %d", widths, got, want)
 		}
 	}
@@ -589,7 +589,9 @@ func (fakeMemory) Free(compute.Block) {}
 func TestGroupsOfJobs(t *testing.T) {
 	e := &Engine{opt: Options{MaxTokens: 100}}
 	tree, other := depth(2), depth(3)
-	search := func(tree compute.Tree, widths ...int) *Job { return &Job{Search: &Search{Tree: tree, Widths: widths}} }
+	search := func(tree compute.Tree, widths ...int) *Job {
+		return &Job{Search: &Search{Tree: tree, Limits: compute.Limits{Widths: widths}}}
+	}
 	searches := func(n int) (jobs []*Job) {
 		for range n {
 			jobs = append(jobs, search(tree, 5, 5))
@@ -613,7 +615,9 @@ func TestGroupsOfJobs(t *testing.T) {
 		"with a search":       {[]*Job{{}, search(tree, 5, 5), {}}, []int{1, 1, 1}, []int{0, 2}},
 		"searches":            {[]*Job{search(tree, 5, 5), {}, search(tree, 5, 5)}, []int{1, 1, 1}, []int{0, 2}},
 		"another tree":        {[]*Job{search(tree, 5, 5), search(other, 5, 5)}, []int{1, 1}, []int{0}},
-		"other widths":        {[]*Job{search(tree, 5, 5), search(tree, 5, 6)}, []int{1, 1}, []int{0}},
+		"other widths":        {[]*Job{search(tree, 5, 5), search(tree, 10, 6), search(tree, 4, 99)}, []int{1, 1, 1}, []int{0, 1, 2}},
+		"wide and narrow":     {[]*Job{search(tree, 5, 5), search(tree, 11, 5), search(tree, 2, 5)}, []int{1, 1, 1}, []int{0}},
+		"room for the widest": {[]*Job{search(tree, 30, 5), search(tree, 50, 5), search(tree, 30, 5)}, []int{1, 1, 1}, []int{0, 1}},
 		"too many beams":      {[]*Job{search(tree, 50, 5), search(tree, 50, 5), search(tree, 50, 5)}, []int{1, 1, 1}, []int{0, 1}},
 		"blends of a rule":    {[]*Job{{Blend: rule}, {}, {Blend: rule}}, []int{1, 1, 1}, []int{0, 2}},
 		"nine searches":       {searches(9), make([]int, 9), first(9)},
@@ -640,7 +644,7 @@ func TestGroupsOfJobs(t *testing.T) {
 // Wide searches run in smaller groups than narrow ones.
 func TestWideSearchesInAGroup(t *testing.T) {
 	for width, want := range map[int]int{1: 16, 128: 16, 256: 16, 257: 15, 500: 8, 512: 8, 1024: 8} {
-		if got := (&Search{Widths: []int{width, width}}).most(); got != want {
+		if got := most(width); got != want {
 			t.Errorf("%d searches of %d beams run together, want %d", got, width, want)
 		}
 	}
@@ -654,7 +658,7 @@ func TestSearchesOfADevice(t *testing.T) {
 		{Size: 4, Starts: []uint32{0, 3}, Codes: []uint32{0, 2, 3}, Tokens: []int32{10, 11, 12, 13}},
 		{Size: 3, Starts: []uint32{0, 2, 3, 5}, Codes: []uint32{0, 1, 2, 0, 2}, Tokens: []int32{20, 21, 22}},
 	}
-	tree, err := dev.(compute.Trees).Tree(levels)
+	tree, err := dev.(compute.Trees).Tree(levels, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -662,7 +666,8 @@ func TestSearchesOfADevice(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 7))
 	prompt := randomTokens(r, 12)
 	job := func(p *plan.Plan, widths ...int) *Job {
-		return &Job{Plan: p, Search: &Search{Tree: tree, Heads: heads, Widths: widths, Segment: len(p.Segments) - 1, Position: 12}}
+		return &Job{Plan: p, Search: &Search{Tree: tree, Heads: heads, Limits: compute.Limits{Widths: widths},
+			Segment: len(p.Segments) - 1, Position: 12}}
 	}
 	two := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: prompt[:7]},
 		{Kind: plan.Instruction, Tokens: prompt[7:], Start: 7, Sees: []int32{0}}}}

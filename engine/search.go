@@ -12,13 +12,12 @@ import (
 // see all segments of the plan. Only devices that are compute.Trees do that, and not for every model: the
 // job's error is compute.ErrNoSearch where its caller has to run the rounds.
 type Search struct {
-	Tree     compute.Tree
-	Heads    []compute.Linear // of the tree's levels, from the model's Head
-	Widths   []int            // beams that each level keeps
-	Segment  int              // the first code follows its last token, which the job computes
-	Position int              // of the first code
-	Dead     [][]uint32       // as in compute.Prompt
-	Leaves   []compute.Leaf   // what was found, in the memory that there was
+	Tree           compute.Tree
+	Heads          []compute.Linear // of the tree's levels, from the model's Head
+	Segment        int              // the first code follows its last token, which the job computes
+	Position       int              // of the first code
+	compute.Limits                  // with Widths for all levels
+	Leaves         []compute.Leaf   // what was found, in the memory that there was
 }
 
 // searcher is a model that can search.
@@ -34,8 +33,8 @@ const (
 	manyRows    = 4096
 )
 
-// most returns how many searches like this one run together.
-func (s *Search) most() int { return min(maxSearches, max(fewSearches, manyRows/s.rows())) }
+// most returns how many searches whose rounds have so many rows run together.
+func most(rows int) int { return min(maxSearches, max(fewSearches, manyRows/rows)) }
 
 // rows returns the most rows that a round has.
 func (s *Search) rows() int {
@@ -45,9 +44,11 @@ func (s *Search) rows() int {
 	return slices.Max(s.Widths[:len(s.Widths)-1])
 }
 
-// with reports whether two searches can run together.
+// with reports whether two searches can run together. All of a group have the rows of its widest, so that widths may
+// differ by a factor of two at most.
 func (s *Search) with(o *Search) bool {
-	return s.Tree == o.Tree && slices.Equal(s.Widths, o.Widths) && slices.Equal(s.Heads, o.Heads)
+	a, b := s.rows(), o.rows()
+	return s.Tree == o.Tree && max(a, b) <= 2*min(a, b) && slices.Equal(s.Heads, o.Heads)
 }
 
 // checkSearch validates what a job searches for.
@@ -87,11 +88,12 @@ func (s *Search) cost(c *Cost, prompt, most int) {
 }
 
 // group puts those of the tasks that run together with the first one to the front, and returns how many
-// they are: as many as fit of those that search for nothing, or some searches of one kind.
+// they are: as many as fit of those that search for nothing, or some searches of one tree.
 func (e *Engine) group(tasks []task) int {
 	first, n, rows, most := tasks[0].job.Search, 1, tasks[0].rows, len(tasks)
 	if first != nil {
-		most = min(evenly(tasks), e.opt.MaxTokens/first.rows())
+		like, widest := alike(tasks)
+		most = min(evenly(like, widest), e.opt.MaxTokens/widest)
 	}
 	for i := 1; i < len(tasks) && n < most; i++ {
 		s := tasks[i].job.Search
@@ -105,21 +107,25 @@ func (e *Engine) group(tasks []task) int {
 	return n
 }
 
-// evenly returns how many of the searches like the first one run together, so that their groups are as few as
-// possible and of about the same size: of eighteen, nine are answered before the others, not sixteen at once.
-func evenly(tasks []task) int {
-	like := 0
+// alike returns how many searches can run with the first one, and the most rows of one's rounds.
+func alike(tasks []task) (n, widest int) {
 	for i := range tasks {
 		if s := tasks[i].job.Search; s != nil && s.with(tasks[0].job.Search) {
-			like++
+			n, widest = n+1, max(widest, s.rows())
 		}
 	}
-	most := tasks[0].job.Search.most()
-	groups := (like + most - 1) / most
-	return (like + groups - 1) / groups
+	return n, widest
 }
 
-// search runs the searches of the tasks, which are all of one kind.
+// evenly returns how many of n searches run together, so that their groups are as few as possible and of about the same
+// size: of eighteen, nine are answered before the others, not sixteen at once.
+func evenly(n, widest int) int {
+	most := most(widest)
+	groups := (n + most - 1) / most
+	return (n + groups - 1) / groups
+}
+
+// search runs the searches of the tasks, which are all of one tree.
 func (p *pass) search(e *Engine) error {
 	var spec compute.Search
 	var found [][]compute.Leaf
@@ -130,12 +136,17 @@ func (p *pass) search(e *Engine) error {
 			continue
 		}
 		s := t.job.Search
-		spec.Tree, spec.Widths, heads = s.Tree, s.Widths, s.Heads
+		spec.Tree, heads = s.Tree, s.Heads
+		spec.Widths = slices.Grow(spec.Widths, len(s.Widths))[:len(s.Widths)]
+		for l, w := range s.Widths {
+			spec.Widths[l] = max(spec.Widths[l], w)
+		}
 		sees := make([]int32, len(t.job.Plan.Segments))
 		for j := range sees {
 			sees[j] = int32(t.base + j)
 		}
-		spec.Prompts = append(spec.Prompts, compute.Prompt{Row: p.lastRow(t, s.Segment), Position: int32(s.Position), Sees: sees, Dead: s.Dead})
+		spec.Prompts = append(spec.Prompts, compute.Prompt{Row: p.lastRow(t, s.Segment), Position: int32(s.Position), Sees: sees,
+			Limits: s.Limits})
 		found = append(found, s.Leaves)
 	}
 	if len(found) == 0 {

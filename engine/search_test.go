@@ -23,6 +23,8 @@ type depth int
 
 func (d depth) Depth() int { return int(d) }
 
+func (depth) Items() int { return 1 }
+
 // A search ends at the model's last position, and not behind it; it has at most as many beams as a batch has rows.
 func TestCheckSearch(t *testing.T) {
 	dev, err := cpu.New(cpu.Options{Threads: 1})
@@ -51,11 +53,11 @@ func TestCheckSearch(t *testing.T) {
 		{"more beams than rows", 0, []int{65, 8}, "65 beams"},
 		{"no levels", 0, nil, "levels"},
 	} {
-		if err := check(Search{Position: c.position, Widths: c.widths}); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		if err := check(Search{Position: c.position, Limits: compute.Limits{Widths: c.widths}}); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
-	if err := e.checkSearch(&Job{Search: &Search{Widths: []int{1}}}); !errors.Is(err, compute.ErrNoSearch) {
+	if err := e.checkSearch(&Job{Search: &Search{Limits: compute.Limits{Widths: []int{1}}}}); !errors.Is(err, compute.ErrNoSearch) {
 		t.Errorf("a device that cannot search: %v", err)
 	}
 }

@@ -668,7 +668,7 @@ type trees struct {
 
 func (p *trees) Trees() compute.Trees { return p }
 
-func (p *trees) Tree(levels []compute.TreeLevel) (compute.Tree, error) {
+func (p *trees) Tree(levels []compute.TreeLevel, _ []uint32) (compute.Tree, error) {
 	p.asked = levels
 	return p.tree, p.err
 }

@@ -28,7 +28,7 @@ func newTree(index *beam.Index, tokens [][]int32, m Packer) (compute.Tree, error
 		starts, codes := index.Tree(l)
 		levels[l] = compute.TreeLevel{Size: index.Size(l), Starts: starts, Codes: codes, Tokens: tokens[l]}
 	}
-	tree, err := t.Trees().Tree(levels)
+	tree, err := t.Trees().Tree(levels, index.Leaves())
 	if errors.Is(err, compute.ErrNoSearch) {
 		return nil, nil
 	}
@@ -43,13 +43,12 @@ func (r *run) remote(ctx context.Context, out *Result) (done bool, err error) {
 	if r.snap.tree == nil || r.late || r.search.Done() {
 		return false, nil
 	}
-	var dead [][]uint32
-	var ok bool
-	if r.widths, dead, ok = r.search.Remote(r.widths[:0]); !ok || slices.Max(r.widths) > compute.MaxBeams {
+	if !r.search.Remote(&r.there) || slices.Max(r.there.Widths) > compute.MaxBeams {
 		return false, nil
 	}
-	r.found = engine.Search{Tree: r.snap.tree, Heads: r.snap.heads, Widths: r.widths, Segment: r.layout.Answers,
-		Position: r.layout.End, Dead: dead, Leaves: r.found.Leaves}
+	t := &r.there
+	r.found = engine.Search{Tree: r.snap.tree, Heads: r.snap.heads, Segment: r.layout.Answers, Position: r.layout.End,
+		Limits: compute.Limits{Widths: t.Widths, TopK: t.TopK, Dead: t.Dead, Alive: t.Alive}, Leaves: r.found.Leaves}
 	r.job = engine.Job{Plan: r.layout.Plan, Search: &r.found, Out: &r.result}
 	if err := r.prefill(ctx, out); err != nil {
 		if errors.Is(err, compute.ErrNoSearch) {
@@ -58,7 +57,7 @@ func (r *run) remote(ctx context.Context, out *Result) (done bool, err error) {
 		}
 		return false, err
 	}
-	for _, w := range r.widths[:len(r.widths)-1] {
+	for _, w := range t.Widths[:len(t.Widths)-1] {
 		out.Rows += w
 		out.Computed += w
 	}

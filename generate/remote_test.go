@@ -76,8 +76,10 @@ func TestDeviceSearches(t *testing.T) {
 					{Request{N: 400, Width: 500}, true},
 					{Request{N: 5, Width: 16, Exclude: excluded}, true},
 					{Request{N: 5, Width: 16}, true},
-					{Request{N: 10, Width: 20, TopK: 3}, false},
-					{Request{N: 10, Width: 20, Filter: anyOf(map[string][]string{"kind": {"1", "3"}})}, false},
+					{Request{N: 10, Width: 20, TopK: 3}, true},
+					{Request{N: 10, Width: 20, Filter: anyOf(map[string][]string{"kind": {"1", "3"}})}, true},
+					{Request{N: 10, Width: 20, Filter: anyOf(map[string][]string{"kind": {"1", "3"}}), Exclude: excluded, TopK: 2}, true},
+					{Request{N: 10, Width: 20, Rules: Rules{Temperature: 0.5}}, false},
 					{Request{N: 10, Width: compute.MaxBeams + 1}, true}, // of which no level has as many
 				} {
 					request := c.Request
@@ -129,7 +131,8 @@ func TestDeviceSearchesTogether(t *testing.T) {
 			j.Want = []engine.Want{{Segment: layout.Answers, IDs: []int32{1, 2}}}
 		} else {
 			widths := []int{min(12, snap.index.Nodes(0)), min(12, snap.index.Nodes(1)), 12}
-			j.Search = &engine.Search{Tree: snap.tree, Heads: snap.heads, Widths: widths, Segment: layout.Answers, Position: layout.End}
+			j.Search = &engine.Search{Tree: snap.tree, Heads: snap.heads, Limits: compute.Limits{Widths: widths},
+				Segment: layout.Answers, Position: layout.End}
 		}
 		jobs = append(jobs, j)
 	}
@@ -163,7 +166,10 @@ func TestDeviceSearchesInAQueue(t *testing.T) {
 	for i := range 24 {
 		request := &Request{User: remote.user[:len(remote.user)-i%3], UserID: fmt.Sprint("u", i%3), N: 8, Width: 12 + i%2}
 		if i%4 == 3 {
-			request.TopK = 2 // in rounds
+			request.TopK = 2
+		}
+		if i%5 == 4 {
+			request.Filter = anyOf(map[string][]string{"kind": {"1", "3"}})
 		}
 		want := must(rounds.Recommend(t.Context(), request))
 		wg.Go(func() {
@@ -192,7 +198,9 @@ func TestGPUSearches(t *testing.T) {
 	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 256, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 512, Vocab: 400, DType: compute.BF16, Seed: r.Uint64()}
 	s := newSiteOn(t, dev, r, spec, 3, 3000, true)
 	jobs := s.counted()
-	for round, request := range []Request{{N: 50, Width: 100}, {N: 50, Width: 100}, {N: 20, Width: 64, Exclude: []string{"i1", "i2", "i700"}}} {
+	for round, request := range []Request{{N: 50, Width: 100}, {N: 50, Width: 100}, {N: 20, Width: 64, Exclude: []string{"i1", "i2", "i700"}},
+		{N: 20, Width: 64, Filter: anyOf(map[string][]string{"kind": {"1", "3"}}), Exclude: []string{"i1", "i2", "i700"}},
+		{N: 50, Width: 100, TopK: 5}, {N: 50, Width: 2000}} {
 		request.User, request.UserID = s.user, "u"
 		*jobs = 0
 		got := must(s.Recommend(t.Context(), &request))

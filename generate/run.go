@@ -42,9 +42,9 @@ type run struct {
 	logits        []float32
 	paths, before []int32 // tokens of each row's codes, in this round and the one before; depth-1 each
 	results       []beam.Result
-	widths        []int         // of a search on the device
-	found         engine.Search // the search on the device; keeps the memory of its leaves
-	meanwhile     func()        // the method value prepare
+	there         beam.Elsewhere // the search as the device runs it
+	found         engine.Search  // the search on the device; keeps the memory of its leaves
+	meanwhile     func()         // the method value prepare
 }
 
 // close releases what the request holds and returns the run to the pool.
@@ -78,7 +78,7 @@ func (r *run) all(ctx context.Context, out *Result) error {
 	if len(r.layout.Plan.Segments[r.layout.Answers].Tokens) == 0 {
 		return ErrEmpty
 	}
-	r.late = r.snap.mustBuild(r.request)
+	r.late = r.snap.tree == nil && r.snap.mustBuild(r.request)
 	if !r.late {
 		if err := r.begin(); err != nil {
 			return err

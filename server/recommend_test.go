@@ -432,7 +432,7 @@ func TestRecommendErrors(t *testing.T) {
 		{`{"model": "m", "user": {"id": "u1"}, "n": 0}`, 400, "invalid_argument", "n"},
 		{`{"model": "m", "user": {"id": "u1"}, "n": 10001}`, 400, "invalid_argument", "n"},
 		{`{"model": "m", "user": {"id": "u1"}, "beam_width": 0}`, 400, "invalid_argument", "beam_width"},
-		{`{"model": "m", "user": {"id": "u1"}, "beam_width": 4097}`, 400, "invalid_argument", "beam_width"},
+		{`{"model": "m", "user": {"id": "u1"}, "beam_width": 8193}`, 400, "invalid_argument", "beam_width"},
 		{`{"model": "m", "user": {"id": "u1"}, "top_k": -1}`, 400, "invalid_argument", "top_k"},
 		{`{"model": "m", "user": {"id": "u1"}, "exclude": ["a", ""]}`, 400, "invalid_argument", "exclude[1]"},
 		{`{"model": "m", "user": {"id": "u1"}, "exclude": ["a", "b", "` + long + `"]}`, 400, "invalid_argument", "exclude[2]"},

@@ -55,7 +55,7 @@ func newRecommendation(d compute.Device, m *model, items, codes, prompts, tokens
 		}
 		r.heads, r.spec.Widths = append(r.heads, head), append(r.spec.Widths, min(width, len(levels[l].Codes)))
 	}
-	if r.spec.Tree, err = trees.Tree(levels); err != nil {
+	if r.spec.Tree, err = trees.Tree(levels, nil); err != nil {
 		return nil, err
 	}
 	segments := make([]segment, prompts)

@@ -61,7 +61,7 @@ func (s *selections) open(copies int, seed uint64) (err error) {
 	for i := range selectBeams * selectCodes {
 		second.Codes = append(second.Codes, uint32(i%selectCodes))
 	}
-	if s.tree, err = topk.NewTree(s.c, []topk.Level{first, second}); err != nil {
+	if s.tree, err = topk.NewTree(s.c, []topk.Level{first, second}, nil); err != nil {
 		return err
 	}
 	for i := range copies {

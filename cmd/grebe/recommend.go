@@ -15,7 +15,7 @@ import (
 type recommendCmd struct {
 	askFlags
 	N           int      `short:"n" want:"at least 1 and at most 10000" help:"Items wanted, 1 to 10000; default 10." placeholder:"N"`
-	BeamWidth   int      `want:"at least 1 and at most 4096" help:"Paths kept per round, 1 to 4096; default 128." placeholder:"W"`
+	BeamWidth   int      `want:"at least 1 and at most 4096" help:"Paths kept per round, 1 to 8192; default 128." placeholder:"W"`
 	TopK        int      `want:"at least 1" help:"Continuations of one path that compete per round; default the beam width." placeholder:"K"`
 	Exclude     []string `help:"Ids of items not wanted." placeholder:"ID"`
 	ExcludeSeen bool     `help:"Leave out the items of the user's history."`

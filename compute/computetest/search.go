@@ -21,6 +21,10 @@ type searchCase struct {
 	dead    int      // nodes of each level that are left out
 	twins   bool     // neighbouring codes have equal logits
 	flat    bool     // all codes have
+	topK    int      // most continuations of a beam; 0: all
+	every   int      // every so many items are eligible; 0: all are
+	shared  bool     // leaves have one to three items
+	narrow  bool     // every other prompt keeps half of the beams
 }
 
 func searchCases() []searchCase {
@@ -42,6 +46,15 @@ func searchCases() []searchCase {
 		{config: of(78, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 20000, widths: []int{48, 1024, 1024}, prompts: [][2]int{{2, 30}}},
 		{config: of(79, 4, 2, 64, compute.BF16), sizes: []int{40, 40, 40}, paths: 6000, widths: []int{21, 63, 101}, prompts: [][2]int{{2, 30}, {9, 9}}, twins: true},
 		{config: of(80, 4, 2, 64, compute.BF16), sizes: []int{40, 40}, paths: 900, widths: []int{21, 301}, prompts: [][2]int{{2, 30}}, flat: true},
+		{config: of(83, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 300}, {2, 9}},
+			every: 10, shared: true},
+		{config: of(84, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 30}, {2, 9}},
+			every: 3, dead: 5, topK: 4},
+		{config: of(85, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 30}}, topK: 3},
+		{config: of(86, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 100, 64},
+			prompts: [][2]int{{5, 30}, {2, 9}, {40, 1}}, narrow: true, topK: 20},
+		{config: of(87, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 60000, widths: []int{48, 1024, 3000}, prompts: [][2]int{{2, 30}}},
+		{config: of(88, 4, 2, 64, compute.BF16), sizes: []int{40, 40}, paths: 900, widths: []int{21, 101}, prompts: [][2]int{{2, 30}}, flat: true, topK: 5},
 	}
 }
 
@@ -91,7 +104,10 @@ func searchGroups(d compute.Device) error {
 	if err != nil {
 		return err
 	}
-	for _, g := range []struct{ prompts, dead int }{{5, 4}, {2, 0}, {5, 0}, {1, 3}, {3, 0}, {9, 2}, {4, 0}, {16, 0}, {9, 5}, {16, 1}} {
+	for i, g := range []struct{ prompts, dead int }{{5, 4}, {2, 0}, {5, 0}, {1, 3}, {3, 0}, {9, 2}, {4, 0}, {16, 0}, {9, 5}, {16, 1}} {
+		for _, s := range []*searchRun{slow, fast} {
+			s.every, s.topK, s.narrow = i%3*4, i%2*7, i%4 == 3
+		}
 		want, err := slow.group(g.prompts, g.dead)
 		if err != nil {
 			return err
@@ -256,7 +272,7 @@ func (c searchCase) open(d compute.Device) (*searchRun, [][]compute.Leaf, error)
 		}
 		s.heads = append(s.heads, head)
 	}
-	if s.tree, err = d.(compute.Trees).Tree(levels); err != nil {
+	if s.tree, err = d.(compute.Trees).Tree(levels, c.items(levels)); err != nil {
 		return nil, nil, err
 	}
 	run, err := d.Open(c.config.shape, 1024)
@@ -302,6 +318,18 @@ func (c searchCase) levels() []compute.TreeLevel {
 	return levels
 }
 
+// items returns the first item of each leaf, nil if each has one.
+func (c searchCase) items(levels []compute.TreeLevel) []uint32 {
+	if !c.shared {
+		return nil
+	}
+	first := []uint32{0}
+	for i := range levels[len(levels)-1].Codes {
+		first = append(first, first[i]+1+uint32(i%3))
+	}
+	return first
+}
+
 // lay makes the batch and what is searched for.
 func (s *searchRun) lay(levels []compute.TreeLevel) error {
 	r := rand.New(rand.NewPCG(s.config.seed, 4))
@@ -333,9 +361,26 @@ func (s *searchRun) lay(levels []compute.TreeLevel) error {
 				}
 			}
 		}
+		s.limit(i, &p.Limits)
 		s.spec.Prompts = append(s.spec.Prompts, p)
 	}
 	return nil
+}
+
+// limit gives a prompt the limits of the case, beside its dead nodes.
+func (s *searchRun) limit(prompt int, l *compute.Limits) {
+	l.TopK = s.topK
+	if s.every > 0 {
+		l.Alive = make([]uint64, (s.tree.Items()+63)/64)
+		for i := prompt; i < s.tree.Items(); i += s.every {
+			l.Alive[i/64] |= 1 << (i % 64)
+		}
+	}
+	if s.narrow && prompt%2 == 1 {
+		for _, w := range s.widths {
+			l.Widths = append(l.Widths, (w+1)/2)
+		}
+	}
 }
 
 // cache makes what a search before has computed of the prompts' first segments cached.

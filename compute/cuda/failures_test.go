@@ -58,7 +58,7 @@ func newTried(t *testing.T, d *device) *tried {
 		{Size: 16, Starts: []uint32{0, 1, 2, 3, 4}, Codes: []uint32{0, 0, 0, 0}, Tokens: make([]int32, 16)},
 	}
 	var err error
-	if x.tree, err = d.Tree(levels); err != nil {
+	if x.tree, err = d.Tree(levels, []uint32{0, 1, 3, 5, 6}); err != nil {
 		t.Fatal(err)
 	}
 	x.open(t)
@@ -111,7 +111,8 @@ func (x *tried) search() error {
 	if err := r.Begin(b); err != nil {
 		return err
 	}
-	spec := compute.Search{Tree: x.tree, Widths: []int{2, 3, 3}, Prompts: []compute.Prompt{{Row: 3, Position: 4, Sees: []int32{0, 3}}}}
+	spec := compute.Search{Tree: x.tree, Widths: []int{2, 3, 3}, Prompts: []compute.Prompt{{Row: 3, Position: 4, Sees: []int32{0, 3},
+		Limits: compute.Limits{TopK: 1, Dead: [][]uint32{nil, {2}, nil}, Alive: []uint64{0b111111}}}}}
 	if err := r.Search(&spec); err != nil {
 		return err
 	}

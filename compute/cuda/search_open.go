@@ -22,8 +22,10 @@ type prepared struct {
 	logits  driver.Ptr
 	beams   []driver.Ptr // by level, what follow.cu reads; none for the first
 	dead    driver.Ptr   // nodes to be left out
-	staged  *driver.Host // these on their way
-	limited bool         // some are left out
+	room    int          // for so many of them
+	sets    *topk.Sets   // of requests with filters; nil before the first
+	staged  *driver.Host // dead nodes and filters on their way
+	limited bool         // some request may keep less than all
 	ran     []bool       // by requests: the products of so many were timed
 }
 
@@ -215,65 +217,123 @@ func (p *prepared) close(d *device) {
 	if p.q != nil {
 		_ = p.q.Close() // fails with a lost GPU only
 	}
+	if p.sets != nil {
+		_ = p.sets.Close()
+	}
 	for _, b := range append(p.beams, p.logits, p.dead) {
 		d.free(b)
 	}
 	_ = d.c.FreeHost(p.staged)
 }
 
-// limit says which nodes are left out. What it sends goes with the stream.
+// limit says what each request may keep. What it sends goes with the stream.
 func (r *runner) limit() error {
-	p, prompts, n := r.search.now, r.search.spec.Prompts, 0
-	for i := range prompts {
-		for _, dead := range prompts[i].Dead {
-			n += len(dead)
+	p, spec := r.search.now, r.search.spec
+	dead, filtered, limited := 0, 0, false
+	for i := range spec.Prompts {
+		l := &spec.Prompts[i].Limits
+		for _, d := range l.Dead {
+			dead += len(d)
 		}
+		if l.Alive != nil {
+			filtered++
+		}
+		limited = limited || l.TopK > 0 || l.Widths != nil && !slices.Equal(l.Widths, p.widths)
 	}
-	if n == 0 && !p.limited {
+	limited = limited || dead > 0 || filtered > 0
+	if !limited && !p.limited {
 		return nil
 	}
-	if err := p.deadRoom(r.dev, n); err != nil {
+	if err := p.limitRoom(r.dev, dead, filtered); err != nil {
 		return err
 	}
-	at := 0
-	for i := range p.requests { // those that are not in use are without limits, for groups to come
-		for l := range p.widths {
-			var dead []uint32
-			if i < len(prompts) && prompts[i].Dead != nil {
-				dead = prompts[i].Dead[l]
+	p.limited, r.busy = limited, true
+	// Requests that are not in use are without limits, for groups to come.
+	none := compute.Limits{}
+	dead, filtered = 0, 0
+	for i := range p.requests {
+		lim := &none
+		if i < len(spec.Prompts) {
+			lim = &spec.Prompts[i].Limits
+		}
+		for l, width := range p.widths {
+			to := topk.Limits{Width: width, TopK: lim.TopK}
+			if lim.Widths != nil {
+				to.Width = lim.Widths[l]
 			}
-			if len(dead) > 0 {
-				copy(offheap.Slice[uint32](p.staged.Bytes[4*at:], len(dead)), dead)
+			if lim.Dead != nil && len(lim.Dead[l]) > 0 {
+				to.Dead, to.Deads = p.dead.At(4*dead), len(lim.Dead[l])
+				dead += copy(offheap.Slice[uint32](p.staged.Bytes[4*dead:], to.Deads), lim.Dead[l])
 			}
-			p.q.Limit(l, i, 0, p.dead.At(4*at), len(dead))
-			at += len(dead)
+			if lim.Alive != nil {
+				to.Alive = p.sets.Alive(filtered, l)
+			}
+			p.q.Limit(l, i, to)
+		}
+		if lim.Alive != nil {
+			filtered++
 		}
 	}
-	p.limited, r.busy = n > 0, true
-	if n > 0 {
-		if err := r.stream.Copy(p.dead, p.staged.Ptr, 4*n); err != nil {
+	if dead > 0 {
+		if err := r.stream.Copy(p.dead, p.staged.Ptr, 4*dead); err != nil {
 			return err
 		}
+	}
+	if err := r.filter(dead, filtered); err != nil {
+		return err
 	}
 	return p.q.Send(r.stream)
 }
 
-// deadRoom makes room for n nodes that are left out.
-func (p *prepared) deadRoom(d *device, n int) error {
-	if n == 0 || p.staged != nil && 4*n <= len(p.staged.Bytes) {
+// filter copies the filters of the requests that have one, behind the dead nodes, and makes the bits of the nodes.
+func (r *runner) filter(dead, filtered int) error {
+	if filtered == 0 {
 		return nil
 	}
-	d.free(p.dead)
-	p.dead = 0
+	p, at, n := r.search.now, align8(4*dead), 0
+	for i := range r.search.spec.Prompts {
+		words := r.search.spec.Prompts[i].Alive
+		if words == nil {
+			continue
+		}
+		copy(offheap.Slice[uint64](p.staged.Bytes[at:], len(words)), words)
+		if err := r.stream.Copy(p.sets.Items(n), p.staged.Ptr.At(at), 8*len(words)); err != nil {
+			return err
+		}
+		at, n = at+8*len(words), n+1
+	}
+	return p.sets.Lift(r.stream, r.args, filtered)
+}
+
+func align8(n int) int { return (n + 7) / 8 * 8 }
+
+// limitRoom makes room for nodes that are left out, and for filters. Nothing may be running.
+func (p *prepared) limitRoom(d *device, dead, filtered int) error {
+	if dead > p.room {
+		d.free(p.dead)
+		p.dead, p.room = 0, 0
+		var err error
+		if p.dead, err = d.alloc(8 * dead); err != nil {
+			return err
+		}
+		p.room = 2 * dead
+	}
+	if filtered > 0 && p.sets == nil {
+		var err error
+		if p.sets, err = topk.NewSets(d.c, p.tree.on, p.requests); err != nil {
+			return err
+		}
+	}
+	bytes := align8(4*dead) + 8*filtered*((p.tree.Items()+63)/64)
+	if bytes == 0 || p.staged != nil && bytes <= len(p.staged.Bytes) {
+		return nil
+	}
 	err := d.c.FreeHost(p.staged)
 	p.staged = nil
 	if err != nil {
 		return err
 	}
-	if p.dead, err = d.alloc(8 * n); err != nil {
-		return err
-	}
-	p.staged, err = d.c.AllocHost(8 * n)
+	p.staged, err = d.c.AllocHost(2 * bytes)
 	return err
 }
 

@@ -26,8 +26,10 @@ type treeLevel struct {
 
 func (t *tree) Depth() int { return len(t.levels) }
 
-func (d *device) Tree(levels []compute.TreeLevel) (compute.Tree, error) {
-	t, err := d.newTree(levels)
+func (t *tree) Items() int { return t.on.Items() }
+
+func (d *device) Tree(levels []compute.TreeLevel, items []uint32) (compute.Tree, error) {
+	t, err := d.newTree(levels, items)
 	if driver.OutOfMemory(err) {
 		err = errors.Join(compute.ErrNoSearch, err)
 	}
@@ -37,7 +39,10 @@ func (d *device) Tree(levels []compute.TreeLevel) (compute.Tree, error) {
 	return t, nil
 }
 
-func (d *device) newTree(levels []compute.TreeLevel) (*tree, error) {
+func (d *device) newTree(levels []compute.TreeLevel, items []uint32) (*tree, error) {
+	if err := compute.ValidateItems(levels, items); err != nil {
+		return nil, err
+	}
 	t := &tree{}
 	var paths []topk.Level
 	for i := range levels {
@@ -63,7 +68,7 @@ func (d *device) newTree(levels []compute.TreeLevel) (*tree, error) {
 	defer d.c.Leave()
 	err := d.c.Enter()
 	if err == nil {
-		t.on, err = topk.NewTree(d.c, paths)
+		t.on, err = topk.NewTree(d.c, paths, items)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)

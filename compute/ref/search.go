@@ -16,18 +16,45 @@ func Searching(d compute.Device) compute.Device { return &searching{d} }
 
 type searching struct{ compute.Device }
 
-type tree struct{ levels []compute.TreeLevel }
+type tree struct {
+	levels []compute.TreeLevel
+	items  []uint32 // one more than there are leaves
+}
 
 func (t *tree) Depth() int { return len(t.levels) }
 
-func (d *searching) Tree(levels []compute.TreeLevel) (compute.Tree, error) {
-	t := &tree{}
+func (t *tree) Items() int { return int(t.items[len(t.items)-1]) }
+
+// alive reports whether one of the items whose bits are set lies below a node.
+func (t *tree) alive(level int, node uint32, bits []uint64) bool {
+	from, to := node, node+1
+	for _, l := range t.levels[level+1:] {
+		from, to = l.Starts[from], l.Starts[to]
+	}
+	for i := t.items[from]; i < t.items[to]; i++ {
+		if bits[i/64]>>(i%64)&1 != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *searching) Tree(levels []compute.TreeLevel, items []uint32) (compute.Tree, error) {
+	if err := compute.ValidateItems(levels, items); err != nil {
+		return nil, err
+	}
+	t := &tree{items: slices.Clone(items)}
 	for _, l := range levels {
 		if err := l.Validate(); err != nil {
 			return nil, err
 		}
 		l.Starts, l.Codes, l.Tokens = slices.Clone(l.Starts), slices.Clone(l.Codes), slices.Clone(l.Tokens)
 		t.levels = append(t.levels, l)
+	}
+	if items == nil {
+		for i := range len(levels[len(levels)-1].Codes) + 1 {
+			t.items = append(t.items, uint32(i))
+		}
 	}
 	return t, nil
 }
@@ -138,7 +165,8 @@ func (r *searcher) Select(norm compute.Vector, head compute.Linear) {
 	if r.err != nil {
 		return
 	}
-	level := &r.search.Tree.(*tree).levels[r.level]
+	t := r.search.Tree.(*tree)
+	level := &t.levels[r.level]
 	if head.Out() != level.Size {
 		r.fail(fmt.Errorf("ref: a head of %d logits for %d codes", head.Out(), level.Size))
 		return
@@ -156,14 +184,15 @@ func (r *searcher) Select(norm compute.Vector, head compute.Linear) {
 	}
 	for i := range r.beams {
 		n := len(r.beams[i]) * level.Size
-		r.beams[i] = r.choose(level, &r.search.Prompts[i], r.beams[i], logits[:n])
+		r.beams[i] = r.choose(t, &r.search.Prompts[i].Limits, r.beams[i], logits[:n])
 		logits = logits[n:]
 	}
 }
 
 // choose returns the best continuations of a prompt's beams, in the order of their nodes.
-func (r *searcher) choose(level *compute.TreeLevel, p *compute.Prompt, beams []path, logits []float32) []path {
+func (r *searcher) choose(t *tree, lim *compute.Limits, beams []path, logits []float32) []path {
 	var all []path
+	level := &t.levels[r.level]
 	for i, b := range beams {
 		row := logits[i*level.Size:][:level.Size]
 		from, to := level.Starts[b.node], level.Starts[b.node+1]
@@ -178,19 +207,29 @@ func (r *searcher) choose(level *compute.TreeLevel, p *compute.Prompt, beams []p
 		for _, code := range level.Codes[from:to] {
 			sum += math.Exp(float64(row[code]) - most)
 		}
+		first := len(all)
 		for node := from; node < to; node++ {
 			code := level.Codes[node]
-			if math.IsInf(float64(row[code]), -1) || p.Dead != nil && slices.Contains(p.Dead[r.level], node) {
+			if math.IsInf(float64(row[code]), -1) || lim.Dead != nil && slices.Contains(lim.Dead[r.level], node) ||
+				lim.Alive != nil && !t.alive(r.level, node, lim.Alive) {
 				continue
 			}
 			score := b.score + (float64(row[code]) - (most + math.Log(sum)))
 			all = append(all, path{node: node, code: code, score: score, parent: i, kv: b.kv})
 		}
+		if own := all[first:]; lim.TopK > 0 && len(own) > lim.TopK {
+			slices.SortFunc(own, bestFirst)
+			all = all[:first+lim.TopK]
+		}
 	}
-	slices.SortFunc(all, func(a, b path) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.node, b.node)) })
-	all = all[:min(len(all), r.search.Widths[r.level])]
+	slices.SortFunc(all, bestFirst)
+	all = all[:min(len(all), lim.Width(r.search, r.level))]
 	slices.SortFunc(all, func(a, b path) int { return cmp.Compare(a.node, b.node) })
 	return all
+}
+
+func bestFirst(a, b path) int {
+	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.node, b.node))
 }
 
 func (r *searcher) Round() {

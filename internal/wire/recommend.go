@@ -9,7 +9,7 @@ import (
 // Bounds of a recommendation.
 const (
 	MaxResults   = 10000
-	MaxBeamWidth = 4096
+	MaxBeamWidth = 8192
 	MaxExclude   = 100000
 	MaxFilter    = 64   // attributes
 	MaxWanted    = 4096 // values of one attribute

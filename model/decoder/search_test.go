@@ -1,6 +1,7 @@
 package decoder_test
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -41,20 +42,32 @@ func TestSearchIsTheHostsLoop(t *testing.T) {
 		sizes    []int
 		width, n int
 		exclude  int
+		topK     int // 0: as wide as all rounds
+		every    int // every so many items are in the filter's set; 0: no filter
 	}{
 		{items: 60, sizes: []int{8, 8, 8}, width: 6, n: 6},
 		{items: 60, sizes: []int{8, 8, 8}, width: 6, n: 9, exclude: 20},
 		{items: 12, sizes: []int{9, 7}, width: 30, n: 5},
 		{items: 9, sizes: []int{20}, width: 3, n: 3},
 		{items: 100, sizes: []int{5, 6, 7, 8}, width: 12, n: 4, exclude: 3},
+		{items: 100, sizes: []int{5, 6, 7, 8}, width: 12, n: 9, topK: 2},
+		{items: 100, sizes: []int{5, 5, 5}, width: 12, n: 9, every: 3},
+		{items: 100, sizes: []int{5, 5, 5}, width: 12, n: 9, every: 2, exclude: 20, topK: 1},
 	} {
 		s := newSearchCase(t, dev, m, c.items, c.sizes)
 		eligible := &beam.Eligible{}
-		eligible.Reset(s.index, nil)
+		var set *beam.Set
+		if c.every > 0 {
+			set = beam.NewSet(s.index)
+			for i := 0; i < c.items; i += c.every {
+				set.Add(uint32(i))
+			}
+		}
+		eligible.Reset(s.index, set)
 		for i := range c.exclude {
 			eligible.Exclude(uint32(i))
 		}
-		opt := beam.Options{Width: c.width, TopK: max(c.width, c.n), N: c.n}
+		opt := beam.Options{Width: c.width, TopK: cmp.Or(c.topK, max(c.width, c.n)), N: c.n}
 		prompts := [][]int32{{3, 17, 42, 8, 0}, {1, 2, 30}}
 		remote := s.remote(t, run.(compute.Searcher), prompts, eligible, opt)
 		for i, p := range prompts {
@@ -109,7 +122,7 @@ func newSearchCase(t *testing.T, dev compute.Device, m model.Model, items int, s
 		levels = append(levels, compute.TreeLevel{Size: n, Starts: starts, Codes: codes, Tokens: tokens})
 		s.heads, s.tokens = append(s.heads, head), append(s.tokens, tokens)
 	}
-	if s.tree, err = dev.(compute.Trees).Tree(levels); err != nil {
+	if s.tree, err = dev.(compute.Trees).Tree(levels, s.index.Leaves()); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -121,18 +134,19 @@ func (s *searchCase) remote(t *testing.T, r compute.Searcher, prompts [][]int32,
 	if err := search.Reset(s.index, e, opt); err != nil {
 		t.Fatal(err)
 	}
-	widths, dead, ok := search.Remote(nil)
-	if !ok {
+	var there beam.Elsewhere
+	if !search.Remote(&there) {
 		t.Fatal("a plain search cannot run elsewhere")
 	}
-	shape, b, spec := s.model.Shape(), &compute.Batch{}, &compute.Search{Tree: s.tree, Widths: widths}
+	shape, b, spec := s.model.Shape(), &compute.Batch{}, &compute.Search{Tree: s.tree, Widths: there.Widths}
 	for i, p := range prompts {
 		b.Segments = append(b.Segments, compute.Segment{First: len(b.Tokens), Len: len(p),
 			Chunks: []compute.Chunk{{Bytes: make([]byte, shape.ChunkBytes(len(p), true)), Tokens: len(p), Transient: true}}})
 		for j := range p {
 			b.Tokens, b.Positions = append(b.Tokens, p[j]), append(b.Positions, int32(j))
 		}
-		spec.Prompts = append(spec.Prompts, compute.Prompt{Row: int32(len(b.Tokens) - 1), Position: int32(len(p)), Sees: []int32{int32(i)}, Dead: dead})
+		spec.Prompts = append(spec.Prompts, compute.Prompt{Row: int32(len(b.Tokens) - 1), Position: int32(len(p)), Sees: []int32{int32(i)},
+			Limits: compute.Limits{TopK: there.TopK, Dead: there.Dead, Alive: there.Alive}})
 	}
 	found := make([][]compute.Leaf, len(prompts))
 	if err := s.model.(searches).Search(r, b, spec, s.heads, found); err != nil {

@@ -16,9 +16,9 @@
 // the logits are. Where very many are tied more than LIST would be listed: then one block finds the
 // threshold bit by bit, and equals in the order of their nodes; that is right and slow.
 //
-// Limit: reading the logits once.
-// check: LOGITS_BF16=0 CODES_WIDE=0
-// check: LOGITS_BF16=1 CODES_WIDE=1
+// MOST is the largest width. Limit: reading the logits once.
+// check: LOGITS_BF16=0 CODES_WIDE=0 MOST=1024
+// check: LOGITS_BF16=1 CODES_WIDE=1 MOST=8192
 #include "grebe.cuh"
 
 #define SCAN 256  // threads of a beam's block
@@ -26,8 +26,7 @@
 #define SMALL 8   // continuations of a group, or a multiple where a beam has many
 #define TOGETHER 4 // beams of a block of select_count
 #define KEEP 512  // threads of a block of select_keep
-#define LIST 16384
-#define MOST 1024 // largest width
+#define LIST (MOST < 2048 ? 16384 : 8 * MOST)
 #define BINS 2304
 #define FEW 16    // with fewer beams every continuation is counted, not groups
 
@@ -61,6 +60,13 @@ struct __align__(16) Row { // what select_scan found out about a beam
   int n;
 };
 
+struct Bound { // of the continuations of a beam that compete
+  float least; // those with a larger logit do, and those with this one
+  int last;    // up to this continuation
+
+  DEVICE bool has(float v, int i) const { return v > least || (v == least && i <= last); }
+};
+
 struct Beams {
   Head* head;
   double* scores;
@@ -91,10 +97,12 @@ struct Search {
   Scratch* scratch;
   float* maxes;  // EACH·SCAN per beam
   Row* rows;     // per beam
+  Bound* bounds; // per beam, if limit is not 0
   int stride;    // of logits
   int size;      // codes of the level
   int width;
   int deads;
+  int limit; // most continuations of a beam that are kept; 0: all
 };
 
 // ---- what clang has no names for
@@ -175,10 +183,99 @@ DEVICE bool may_be_kept(const Search& s, u32 node) {
   return lo == s.deads || s.dead[lo] != node;
 }
 
+constexpr int unbounded = 0x7fffffff;
+
+DEVICE Bound bound_of(const Search& s, int row) {
+  if (s.limit) return s.bounds[row];
+  return Bound{bits_f(minusInf), unbounded};
+}
+
 // How far a score lies below the best, as a bin; no lower score has a lower bin.
 DEVICE int bin_of(double best, double score) {
   int b = (int)(f_bits((float)(best - score)) >> 16) - ((127 - 12) << 7);
   return min_i(max_i(b, 0), BINS - 1);
+}
+
+// ---- the continuations of a beam that compete
+
+// The order of floats that are numbers, as integers. Both zeros are the same.
+DEVICE u32 ordered_float(float v) {
+  u32 b = v == 0 ? 0 : f_bits(v);
+  return b >> 31 ? ~b : b | 0x80000000u;
+}
+DEVICE float unordered_float(u32 b) { return bits_f(b >> 31 ? b & 0x7fffffffu : ~b); }
+
+// Calls f with SMALL logits of every thread at a time, and with the number of the first; they are SCAN apart.
+template <typename F> DEVICE void each_few(const Reader& reader, F f) {
+  for (int base = 0; base < reader.n; base += SMALL * SCAN) {
+    float v[SMALL];
+    reader.read(v, base + (int)threadIdx.x, SCAN);
+    f(v, base + (int)threadIdx.x);
+  }
+}
+
+KERNEL void __launch_bounds__(SCAN) select_limit(const Search* all) {
+  wait_for_previous();
+  allow_next();
+  const Search s = all[blockIdx.y];
+  __shared__ u32 bins[256];
+  __shared__ u32 counts[SCAN / 32];
+  __shared__ u32 digit, left, equals;
+  __shared__ int last;
+  const float none = bits_f(minusInf);
+  int row = blockIdx.x, t = threadIdx.x, lane = t & 31, warp = t >> 5;
+  if (!s.limit || row >= s.in.head->count) return;
+  u32 node = s.in.nodes[row];
+  Row r;
+  r.first = s.starts[node];
+  r.n = (int)(s.starts[node + 1] - r.first);
+  if (t == 0) s.bounds[row] = Bound{none, unbounded};
+  if (r.n <= s.limit) return;
+  Reader reader(s, row, r);
+  u32 prefix = 0, mask = 0;
+  if (t == 0) left = s.limit;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    bins[t] = 0;
+    __syncthreads();
+    each_few(reader, [&](const float (&v)[SMALL], int first) {
+#pragma unroll
+      for (int i = 0; i < SMALL; i++) {
+        u32 key = ordered_float(v[i]);
+        if (v[i] > none && (key & mask) == prefix && may_be_kept(s, r.first + first + i * SCAN)) add_shared(&bins[key >> shift & 255], 1);
+      }
+    });
+    __syncthreads();
+    if (t == 0) {
+      u32 d = 255;
+      while (d > 0 && bins[d] < left) left -= bins[d--];
+      digit = d, equals = bins[d];
+    }
+    __syncthreads();
+    if (equals < left) return; // fewer than the limit may be kept: all compete
+    prefix |= digit << shift;
+    mask |= (u32)255 << shift;
+  }
+  if (equals == left) {
+    if (t == 0) s.bounds[row] = Bound{unordered_float(prefix), unbounded};
+    return;
+  }
+  u32 seen = 0, wanted = left; // of several with the last logit, those with lower nodes
+  each_few(reader, [&](const float (&v)[SMALL], int first) {
+    for (int i = 0; i < SMALL; i++) {
+      bool is = v[i] > none && ordered_float(v[i]) == prefix && may_be_kept(s, r.first + first + i * SCAN);
+      u32 mine = ballot(is);
+      if (lane == 0) counts[warp] = ones(mine);
+      __syncthreads();
+      u32 before = seen + ones(mine & ((1u << lane) - 1));
+      for (int w = 0; w < SCAN / 32; w++) {
+        if (w < warp) before += counts[w];
+        seen += counts[w];
+      }
+      if (is && before + 1 == wanted) last = first + i * SCAN;
+      __syncthreads();
+    }
+  });
+  if (t == 0) s.bounds[row] = Bound{unordered_float(prefix), last};
 }
 
 // ---- the normaliser
@@ -222,6 +319,8 @@ KERNEL void __launch_bounds__(SCAN, 4) select_scan(const Search* all) {
   r.first = s.starts[node];
   r.n = (int)(s.starts[node + 1] - r.first);
   Reader reader(s, row, r);
+  Bound bound = bound_of(s, row);
+  bool masked = s.alive || s.limit;
   float* maxes = s.maxes + (u64)row * (EACH * SCAN) + t;
   Sum sum = {none, 0};
   float top = none, most = none; // of the group, of all
@@ -248,9 +347,10 @@ KERNEL void __launch_bounds__(SCAN, 4) select_scan(const Search* all) {
       }
 #pragma unroll
       for (int i = h * SMALL; i < (h + 1) * SMALL; i++) {
-        if (s.alive && v[i] > top) {
-          u32 n = r.first + t + (k + i) * SCAN;
-          if (!(s.alive[n >> 5] >> (n & 31) & 1)) v[i] = none;
+        if (masked && v[i] > top) {
+          int at = t + (k + i) * SCAN;
+          u32 n = r.first + at;
+          if (!bound.has(v[i], at) || (s.alive && !(s.alive[n >> 5] >> (n & 31) & 1))) v[i] = none;
         }
         top = max_f(top, v[i]);
       }
@@ -276,12 +376,14 @@ DEVICE void count_all(const Search& s, int row, double best, u32* bins) {
   const float none = bits_f(minusInf);
   Row r = s.rows[row];
   Reader reader(s, row, r);
+  Bound bound = bound_of(s, row);
   for (int base = threadIdx.x; base < r.n; base += 2 * SMALL * SCAN) {
     float v[2 * SMALL];
     reader.read(v, base, SCAN);
 #pragma unroll
     for (int i = 0; i < 2 * SMALL; i++)
-      if (v[i] > none && (!s.alive || may_be_kept(s, r.first + base + i * SCAN))) add_shared(&bins[bin_of(best, continued(r, v[i]))], 1);
+      if (v[i] > none && bound.has(v[i], base + i * SCAN) && (!s.alive || may_be_kept(s, r.first + base + i * SCAN)))
+        add_shared(&bins[bin_of(best, continued(r, v[i]))], 1);
   }
 }
 
@@ -365,6 +467,7 @@ KERNEL void __launch_bounds__(SCAN) select_pick(const Search* all) {
   if (row >= count) return;
   int last = last_bin(s), size = group_size(r.n), groups = group_count(r.n);
   Reader reader(s, row, r);
+  Bound bound = bound_of(s, row);
 #pragma unroll
   for (int g = 0; g < EACH; g++) {
     if (g >= groups || !(top[g] > none) || bin_of(best, continued(r, top[g])) > last) continue;
@@ -373,7 +476,7 @@ KERNEL void __launch_bounds__(SCAN) select_pick(const Search* all) {
       reader.read(v, t + k * SCAN, SCAN);
 #pragma unroll
       for (int i = 0; i < SMALL; i++) {
-        if (!(v[i] > none)) continue;
+        if (!(v[i] > none) || !bound.has(v[i], t + (k + i) * SCAN)) continue;
         Candidate c = {continued(r, v[i]), r.first + t + (k + i) * SCAN, row};
         if (bin_of(best, c.score) > last || !may_be_kept(s, c.node)) continue;
         u32 at = add_global(&s.scratch->listed, 1);
@@ -420,13 +523,14 @@ template <typename F> DEVICE void each_continuation(const Search& s, F f) {
   for (int row = 0; row < count; row++) {
     Row r = s.rows[row];
     Reader reader(s, row, r);
+    Bound bound = bound_of(s, row);
     for (int base = threadIdx.x; base - (int)threadIdx.x < r.n; base += SMALL * KEEP) {
       float v[SMALL];
       reader.read(v, base, KEEP);
 #pragma unroll
       for (int i = 0; i < SMALL; i++) {
         Candidate c = {continued(r, v[i]), r.first + base + i * KEEP, row};
-        if (!f(c, v[i] > bits_f(minusInf) && may_be_kept(s, c.node))) return;
+        if (!f(c, v[i] > bits_f(minusInf) && bound.has(v[i], base + i * KEEP) && may_be_kept(s, c.node))) return;
       }
     }
   }
@@ -498,7 +602,7 @@ DEVICE void sort(u64* keys, int n) {
 
 // Lays out the kept as the next round's beams, none after a failure, and clears the scratch.
 DEVICE void lay(const Search& s, int kept) {
-  __shared__ u64 keys[MOST];
+  extern __shared__ u64 keys[]; // MOST of them
   int failed = s.in.head->failed | (int)s.scratch->failed;
   if (failed) kept = 0; // scores that are no numbers have no ranks
   int t = threadIdx.x, n = 2;

@@ -22,8 +22,8 @@ type Beams struct {
 type search struct {
 	logits, starts, codes, alive, dead driver.Ptr
 	in, out                            Beams
-	scratch, maxes, rows               driver.Ptr
-	stride, size, width, deads         int32
+	scratch, maxes, rows, bounds       driver.Ptr
+	stride, size, width, deads, limit  int32
 }
 
 const searchBytes = int(unsafe.Sizeof(search{}))
@@ -66,6 +66,8 @@ type Search struct {
 	beams  [][]Beams      // by round, then by request; the last are the results
 	steps  []int          // by round, bytes from one request's beams to the next one's
 	roots  driver.Ptr     // beams of the first round, to begin with
+	most   int            // beams that the kernels have room for
+	limits []bool         // by round: some request's TopK limits it
 	found  [][]driver.Ptr // what the kernels found out about each beam, by round and request
 	rounds [][]search     // by round, then by request: views of staged
 	staged *driver.Host   // the rounds as they go to the GPU
@@ -77,9 +79,9 @@ func (s *Set) NewSearch(t *Tree, o Options) (*Search, error) {
 	if err := o.validate(t); err != nil {
 		return nil, err
 	}
-	q := &Search{memory: memory{c: s.c}, tree: t, opts: o, n: o.Requests}
+	q := &Search{memory: memory{c: s.c}, tree: t, opts: o, n: o.Requests, most: room(o.Widths), limits: make([]bool, len(t.levels))}
 	for l := range t.levels {
-		st, err := s.load(format{o.Logits[l].BF16, t.levels[l].wide})
+		st, err := s.load(format{o.Logits[l].BF16, t.levels[l].wide, q.most})
 		if err != nil {
 			return nil, errors.Join(err, q.free())
 		}
@@ -163,9 +165,9 @@ func (q *Search) lay(base driver.Ptr) int {
 		q.beams, q.steps = append(q.beams, row), append(q.steps, f.bytes)
 	}
 	q.roots = take(n * q.steps[0])
-	scratch, maxes := make([]driver.Ptr, n), make([]driver.Ptr, n)
+	scratch, maxes, bounds := make([]driver.Ptr, n), make([]driver.Ptr, n), make([]driver.Ptr, n)
 	for i := range n {
-		scratch[i], maxes[i] = take(scratchBytes), take(4*groups*rows)
+		scratch[i], maxes[i], bounds[i] = take(scratchBytes(q.most)), take(4*groups*rows), take(boundBytes*rows)
 	}
 	table := take(len(q.tree.levels) * n * searchBytes)
 	for l := range q.tree.levels {
@@ -178,7 +180,7 @@ func (q *Search) lay(base driver.Ptr) int {
 		for i := range row {
 			found[i] = take(rowBytes * q.rows(l))
 			row[i] = search{logits: logits.Ptr.At(i * q.rows(l) * logits.Stride * size), starts: level.starts, codes: level.codes,
-				in: q.beams[l][i], out: q.beams[l+1][i], scratch: scratch[i], maxes: maxes[i], rows: found[i],
+				in: q.beams[l][i], out: q.beams[l+1][i], scratch: scratch[i], maxes: maxes[i], rows: found[i], bounds: bounds[i],
 				stride: int32(logits.Stride), size: int32(level.size), width: int32(q.opts.Widths[l])}
 		}
 		q.rounds, q.found = append(q.rounds, row), append(q.found, found)
@@ -207,12 +209,27 @@ func (q *Search) Results() Results {
 	return Results{Base: q.beams[last][0].Head, Bytes: f.bytes, Scores: f.scores, Nodes: f.nodes}
 }
 
-// Limit says which nodes of a level a request may keep: those whose bit is set in alive (0: all), less
-// those in dead, which lists n nodes in ascending order. Others take part in the softmax all the same. It
-// holds for rounds behind the next Send, also in graphs. Nothing that was sent may still be on its way.
-func (q *Search) Limit(level, request int, alive, dead driver.Ptr, n int) {
+// Limits say what a request may keep at a level. What it may not keep takes part in the softmax all the same.
+type Limits struct {
+	Alive driver.Ptr // bits of the nodes that may be kept; 0: all
+	Dead  driver.Ptr // of these, nodes that may not, ascending
+	Deads int        // their number
+	Width int        // beams, at most Options.Widths
+	TopK  int        // continuations of one beam, the lower nodes of equals; 0: all
+}
+
+// Limit sets a request's limits at a level. They hold for rounds behind the next Send, also in graphs. Nothing that was
+// sent may still be on its way.
+func (q *Search) Limit(level, request int, l Limits) {
 	r := &q.rounds[level][request]
-	r.alive, r.dead, r.deads = alive, dead, int32(n)
+	r.alive, r.dead, r.deads, r.width, r.limit = l.Alive, l.Dead, int32(l.Deads), int32(l.Width), 0
+	if l.TopK < l.Width {
+		r.limit = int32(l.TopK)
+	}
+	q.limits[level] = false
+	for i := range q.rounds[level] {
+		q.limits[level] = q.limits[level] || q.rounds[level][i].limit > 0
+	}
 }
 
 // Send puts the copy of all limits to the GPU into the stream.
@@ -230,17 +247,24 @@ func (q *Search) Begin(s *driver.Stream) error {
 func (q *Search) Round(s *driver.Stream, args *driver.Args, level int, overlap bool) error {
 	st, rows, n := q.stages[level], q.rows(level), q.n
 	args.Reset().Ptr(q.on[level])
-	launch := func(f *driver.Function, blocks, threads int, overlap bool) error {
-		return f.Launch(s, driver.Launch{Grid: [3]int{blocks, n}, Block: [3]int{threads}, Overlap: overlap && q.c.Info().Arch >= 90}, args)
+	launch := func(f *driver.Function, blocks, threads, shared int, overlap bool) error {
+		l := driver.Launch{Grid: [3]int{blocks, n}, Block: [3]int{threads}, Shared: shared, Overlap: overlap && q.c.Info().Arch >= 90}
+		return f.Launch(s, l, args)
 	}
-	if err := launch(st.scan, rows, scan, overlap); err != nil {
+	if q.limits[level] {
+		if err := launch(st.limit, rows, scan, 0, overlap); err != nil {
+			return err
+		}
+		overlap = true
+	}
+	if err := launch(st.scan, rows, scan, 0, overlap); err != nil {
 		return err
 	}
-	if err := launch(st.count, (rows+together-1)/together, scan, true); err != nil {
+	if err := launch(st.count, (rows+together-1)/together, scan, 0, true); err != nil {
 		return err
 	}
-	if err := launch(st.pick, rows, scan, true); err != nil {
+	if err := launch(st.pick, rows, scan, 0, true); err != nil {
 		return err
 	}
-	return launch(st.keep, keepGrid, keep, true)
+	return launch(st.keep, keepGrid, keep, keyBytes*q.most, true)
 }

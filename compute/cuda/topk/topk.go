@@ -7,7 +7,8 @@
 // nodes, so parents never decrease. Every beam has a row of logits, also one with a single path left: its
 // continuation has the probability one and its score stays to the bit.
 //
-// Where package beam limits the continuations of one beam (TopK below Width), the host must select.
+// A request may keep fewer beams than the search has room for, fewer continuations of one beam, and leave nodes out
+// (Limits).
 //
 // All of it belongs to the goroutine that is inside the context.
 package topk
@@ -15,6 +16,7 @@ package topk
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"grebe/compute/cuda/driver"
@@ -22,23 +24,46 @@ import (
 )
 
 // MaxWidth is the most beams that a round can keep.
-const MaxWidth = 1024
+const MaxWidth = 8192
+
+// usualWidth is the most beams of searches that share the smaller of two sets of kernels.
+const usualWidth = 1024
 
 // Sizes that kernels/select.cu has, too.
 const (
 	scan     = 256 // threads of a beam's block
 	groups   = 4 * scan
 	rowBytes = 32
-	together = 4 // beams of a block that counts
-	bins     = 2304
-	listed   = 16384
-	keep     = 512 // threads of the last kernel
-	keepGrid = 64
+	// boundBytes is the size of struct Bound.
+	boundBytes = 8
+	together   = 4 // beams of a block that counts
+	bins       = 2304
+	keep       = 512 // threads of the last kernel
+	keepGrid   = 64
 
 	candidateBytes = 16
-	scratchBytes   = 32 + 4*bins + candidateBytes*(MaxWidth+listed)
 	headBytes      = 8
+	keyBytes       = 8 // of a beam that is sorted
 )
+
+// room returns the width that the kernels of a search have room for.
+func room(widths []int) int {
+	if slices.Max(widths) <= usualWidth {
+		return usualWidth
+	}
+	return MaxWidth
+}
+
+// listed is LIST, the continuations that are ranked for a search with room for most beams.
+func listed(most int) int {
+	if most < 2*usualWidth {
+		return 16 * usualWidth
+	}
+	return 8 * most
+}
+
+// scratchBytes is the size of struct Scratch.
+func scratchBytes(most int) int { return 32 + 4*bins + candidateBytes*(most+listed(most)) }
 
 // Set holds the kernels.
 type Set struct {
@@ -48,9 +73,12 @@ type Set struct {
 }
 
 // format is what the kernels are compiled for.
-type format struct{ bf16, wide bool }
+type format struct {
+	bf16, wide bool
+	most       int // beams
+}
 
-type stages struct{ scan, count, pick, keep *driver.Function }
+type stages struct{ limit, scan, count, pick, keep *driver.Function }
 
 // New returns a set without kernels. The caller MUST Close it.
 func New(c *driver.Context) *Set { return &Set{c: c, loaded: map[format]*stages{}} }
@@ -71,17 +99,20 @@ func (s *Set) load(f format) (*stages, error) {
 		return st, nil
 	}
 	number := map[bool]string{true: "1", false: "0"}
-	m, err := kernels.Load(s.c, "select.cu", "LOGITS_BF16="+number[f.bf16], "CODES_WIDE="+number[f.wide])
+	m, err := kernels.Load(s.c, "select.cu", "LOGITS_BF16="+number[f.bf16], "CODES_WIDE="+number[f.wide], fmt.Sprint("MOST=", f.most))
 	if err != nil {
 		return nil, err
 	}
 	s.modules = append(s.modules, m)
 	st := &stages{}
-	for name, to := range map[string]**driver.Function{"select_scan": &st.scan, "select_count": &st.count,
+	for name, to := range map[string]**driver.Function{"select_limit": &st.limit, "select_scan": &st.scan, "select_count": &st.count,
 		"select_pick": &st.pick, "select_keep": &st.keep} {
 		if *to, err = m.Function(name); err != nil {
 			return nil, err
 		}
+	}
+	if err := st.keep.AllowShared(keyBytes * f.most); err != nil {
+		return nil, err
 	}
 	s.loaded[f] = st
 	return st, nil
@@ -141,7 +172,12 @@ func (l *Level) validate() error {
 type Tree struct {
 	memory
 	levels []level
+	items  int        // below all leaves
+	first  driver.Ptr // first item of each leaf and, behind them, the number of all; 0: a leaf has one
 }
+
+// Items returns how many items the leaves have.
+func (t *Tree) Items() int { return t.items }
 
 type level struct {
 	size, nodes   int
@@ -149,8 +185,9 @@ type level struct {
 	wide          bool
 }
 
-// NewTree copies a tree. The caller MUST Close it after the last search on it.
-func NewTree(c *driver.Context, levels []Level) (*Tree, error) {
+// NewTree copies a tree. The items of leaf n are items[n] … items[n+1]-1, at least one; without items each leaf has one.
+// The caller MUST Close it after the last search on it.
+func NewTree(c *driver.Context, levels []Level, items []uint32) (*Tree, error) {
 	t := &Tree{memory: memory{c: c}}
 	for i, l := range levels {
 		if err := l.validate(); err != nil {
@@ -167,6 +204,10 @@ func NewTree(c *driver.Context, levels []Level) (*Tree, error) {
 			d.codes = t.upload(bytesOf(short))
 		}
 		t.levels = append(t.levels, d)
+		t.items = d.nodes
+	}
+	if items != nil && int(items[t.items]) != t.items {
+		t.items, t.first = int(items[t.items]), t.upload(bytesOf(items))
 	}
 	if t.err != nil {
 		return nil, errors.Join(fmt.Errorf("topk: copy a tree: %w", t.err), t.free())

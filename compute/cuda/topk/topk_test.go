@@ -92,6 +92,8 @@ type round struct {
 	alive  []uint32  // nil: all
 	dead   []uint32
 	width  int
+	topK   int // 0: no limit
+	room   int // for more beams than width; 0: none
 	bf16   bool
 }
 
@@ -105,7 +107,9 @@ type chosen struct {
 // want sorts everything. The normalisers are those that the GPU used.
 func (r *round) want(norms []float64) []chosen {
 	var all []chosen
+	best := func(a, b chosen) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.node, b.node)) }
 	for b, node := range r.nodes {
+		first := len(all)
 		for n := r.level.Starts[node]; n < r.level.Starts[node+1]; n++ {
 			code := r.level.Codes[n]
 			logit := r.logits[b*r.level.Size+int(code)]
@@ -115,8 +119,12 @@ func (r *round) want(norms []float64) []chosen {
 			}
 			all = append(all, chosen{r.scores[b] + (float64(logit) - norms[b]), n, int32(b), int32(code)})
 		}
+		if own := all[first:]; r.topK > 0 && len(own) > r.topK {
+			slices.SortFunc(own, best)
+			all = all[:first+r.topK]
+		}
 	}
-	slices.SortFunc(all, func(a, b chosen) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.node, b.node)) })
+	slices.SortFunc(all, best)
 	all = all[:min(r.width, len(all))]
 	slices.SortFunc(all, func(a, b chosen) int { return cmp.Compare(a.node, b.node) })
 	return all
@@ -143,7 +151,7 @@ func (m *machine) place(r *round) *Search {
 	m.tb.Helper()
 	parents := len(r.level.Starts) - 1
 	first := Level{Size: parents, Starts: []uint32{0, uint32(parents)}, Codes: make([]uint32, parents)}
-	tree, err := NewTree(m.c, []Level{first, r.level})
+	tree, err := NewTree(m.c, []Level{first, r.level}, nil)
 	m.must(err)
 	m.tb.Cleanup(func() { m.must(tree.Close()) })
 	data := bytesOf(r.logits)
@@ -155,7 +163,7 @@ func (m *machine) place(r *round) *Search {
 			r.logits[i] = math.Float32frombits(uint32(h) << 16)
 		}
 	}
-	q, err := m.set.NewSearch(tree, Options{Widths: []int{len(r.nodes), r.width}, Requests: 1,
+	q, err := m.set.NewSearch(tree, Options{Widths: []int{len(r.nodes), max(r.width, r.room)}, Requests: 1,
 		Logits: []Logits{{Stride: parents}, {Ptr: m.upload(data), Stride: r.level.Size, BF16: r.bf16}}})
 	m.must(err)
 	m.tb.Cleanup(func() { m.must(q.Close()) })
@@ -163,7 +171,7 @@ func (m *machine) place(r *round) *Search {
 	m.must(m.c.Upload(b.Head, bytesOf([]int32{int32(len(r.nodes)), 0})))
 	m.must(m.c.Upload(b.Nodes, bytesOf(r.nodes)))
 	m.must(m.c.Upload(b.Scores, bytesOf(r.scores)))
-	if r.alive != nil || len(r.dead) > 0 {
+	if r.alive != nil || len(r.dead) > 0 || r.topK > 0 || r.room > 0 {
 		alive, dead := driver.Ptr(0), driver.Ptr(0)
 		if r.alive != nil {
 			alive = m.upload(bytesOf(r.alive))
@@ -171,7 +179,7 @@ func (m *machine) place(r *round) *Search {
 		if len(r.dead) > 0 {
 			dead = m.upload(bytesOf(r.dead))
 		}
-		q.Limit(1, 0, alive, dead, len(r.dead))
+		q.Limit(1, 0, Limits{Alive: alive, Dead: dead, Deads: len(r.dead), Width: r.width, TopK: r.topK})
 		m.must(q.Send(m.stream))
 	}
 	return q
@@ -334,6 +342,47 @@ func TestRounds(t *testing.T) {
 			}
 			return o
 		},
+		"5,000 beams": func() *round { return beams(r, 5000, 512, 5000, some(512)).fill(normal(3)) },
+		"8,192 beams": func() *round { return beams(r, 8192, 512, 8192, some(12)).fill(normal(3)) },
+		"8,192 equal": func() *round { return beams(r, 300, 2048, 8192, all(2048)).fill(normal(0)) },
+		"room for more": func() *round {
+			o := beams(r, 300, 512, 100, some(512)).fill(normal(3))
+			o.room = 512
+			return o
+		},
+		"top 3": func() *round {
+			o := beams(r, 300, 2048, 512, some(2048)).fill(normal(3))
+			o.topK = 3
+			return o
+		},
+		"top 7 of equals": func() *round {
+			o := beams(r, 100, 2048, 512, some(2048)).fill(func(_, c int) float32 { return float32(c%3 - 1) })
+			o.topK = 7
+			return o
+		},
+		"top 200, one beam": func() *round {
+			o := beams(r, 1, 8192, 512, all(8192)).fill(normal(3))
+			o.topK = 200
+			return o
+		},
+		"top 1 of zeros": func() *round {
+			o := beams(r, 40, 512, 50, all(512)).fill(func(_, c int) float32 { return float32(math.Copysign(0, float64(c%2)-0.5)) })
+			o.topK = 1
+			return o
+		},
+		"top 5, alive and dead": func() *round {
+			o := beams(r, 300, 2048, 512, some(2048)).fill(normal(3))
+			o.topK, o.alive = 5, make([]uint32, len(o.level.Codes)/32+1)
+			for i := range o.alive {
+				o.alive[i] = r.Uint32() & r.Uint32() & r.Uint32()
+			}
+			for n := range o.level.Codes {
+				if r.IntN(100) == 0 {
+					o.dead = append(o.dead, uint32(n))
+				}
+			}
+			return o
+		},
 		"alive and dead, one beam": func() *round {
 			o := beams(r, 1, 8192, 512, all(8192)).fill(normal(3))
 			o.alive = make([]uint32, 256)
@@ -359,6 +408,65 @@ func TestRounds(t *testing.T) {
 				o.bf16 = half
 				n.check(o)
 			})
+		}
+	}
+}
+
+// TestLift compares the nodes that sets of items keep with those that a plain loop finds.
+func TestLift(t *testing.T) {
+	m := gpu(t)
+	r := rng(7)
+	for depth := 1; depth <= 4; depth++ {
+		for _, shared := range []bool{false, true} { // leaves with several items
+			paths := make([]int32, 9000*depth)
+			for i := range paths {
+				paths[i] = int32(r.IntN(40))
+			}
+			ix, err := beam.Build(slices.Repeat([]int{40}, depth), paths)
+			m.must(err)
+			first := ix.Leaves()
+			if !shared {
+				for i := range first {
+					first[i] = uint32(i)
+				}
+			}
+			tree, err := NewTree(m.c, levelsOf(ix), first)
+			m.must(err)
+			const requests = 3
+			sets, err := NewSets(m.c, tree, requests)
+			m.must(err)
+			bits := make([][]uint64, requests)
+			for i := range bits {
+				bits[i] = make([]uint64, (tree.Items()+63)/64)
+				for range tree.Items() / (1 + 50*i) {
+					n := r.IntN(tree.Items())
+					bits[i][n/64] |= 1 << (n % 64)
+				}
+				m.must(m.c.Upload(sets.Items(i), bytesOf(bits[i])))
+			}
+			m.must(sets.Lift(m.stream, m.args, requests))
+			for i := range bits {
+				below := func(n uint32) bool { return bits[i][n/64]>>(n%64)&1 != 0 }
+				starts := first
+				for l := depth - 1; l >= 0; l-- {
+					got := read[uint32](m, sets.Alive(i, l), words(ix.Nodes(l)))
+					want := make([]bool, ix.Nodes(l))
+					for n := range want {
+						for c := starts[n]; c < starts[n+1]; c++ {
+							want[n] = want[n] || below(c)
+						}
+						if alive := got[n/32]>>(n%32)&1 != 0; alive != want[n] {
+							t.Fatalf("%d levels, items shared %v, request %d: node %d of level %d is alive: %v", depth, shared, i, n, l, alive)
+						}
+					}
+					below = func(n uint32) bool { return want[n] }
+					if l > 0 {
+						starts, _ = ix.Tree(l)
+					}
+				}
+			}
+			m.must(sets.Close())
+			m.must(tree.Close())
 		}
 	}
 }
@@ -390,7 +498,7 @@ func TestRequestsInOneGraph(t *testing.T) {
 	}
 	ix, err := beam.Build([]int{size, size, size}, paths)
 	m.must(err)
-	tree, err := NewTree(m.c, levelsOf(ix))
+	tree, err := NewTree(m.c, levelsOf(ix), nil)
 	m.must(err)
 	defer tree.Close()
 	const requests = 2
@@ -507,7 +615,7 @@ func TestSearchAgreesWithPackageBeam(t *testing.T) {
 	}
 	want := resultsOfBeam(t, ix, width, logits)
 
-	tree, err := NewTree(m.c, levelsOf(ix))
+	tree, err := NewTree(m.c, levelsOf(ix), nil)
 	m.must(err)
 	defer tree.Close()
 	room := m.upload(make([]byte, 4*width*size))
@@ -604,11 +712,13 @@ func levelsOf(ix *beam.Index) []Level {
 }
 
 func TestLayoutsAreThoseOfTheKernels(t *testing.T) {
-	if n := unsafe.Sizeof(search{}); n != 160 {
-		t.Errorf("a search has %d bytes, want 160", n)
+	if n := unsafe.Sizeof(search{}); n != 176 {
+		t.Errorf("a search has %d bytes, want 176", n)
 	}
-	if scratchBytes != 32+9216+16384+262144 {
-		t.Errorf("scratch has %d bytes", scratchBytes)
+	for most, want := range map[int]int{1024: 32 + 9216 + 16384 + 262144, 8192: 32 + 9216 + 131072 + 1048576} {
+		if n := scratchBytes(most); n != want {
+			t.Errorf("scratch for %d beams has %d bytes, want %d", most, n, want)
+		}
 	}
 }
 
