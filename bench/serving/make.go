@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"grebe/compute"
 	"grebe/model/modeltest"
@@ -18,17 +19,23 @@ import (
 // shapes are the models that Make writes. Their vocabularies have what prompts and codes need and no more: its size
 // changes nothing of a search.
 var shapes = map[string]modeltest.Spec{
-	"tiny":       {Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 128},
-	"qwen3-0.6b": {Architecture: modeltest.Qwen3, Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 3072},
-	"qwen3-1.7b": {Architecture: modeltest.Qwen3, Hidden: 2048, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 6144},
+	"tiny": {Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 128},
+	"qwen3-0.6b": {Architecture: modeltest.Qwen3,
+		Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 3072},
+	"qwen2-1.5b": {Architecture: modeltest.Qwen2,
+		Hidden: 1536, Layers: 28, Heads: 12, KVHeads: 2, HeadDim: 128, Inter: 8960},
+	"qwen3-1.7b": {Architecture: modeltest.Qwen3,
+		Hidden: 2048, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 6144},
 }
 
 // Files describe what Make writes. Zero means the default.
 type Files struct {
 	Shape string // qwen3-0.6b
-	Items int    // with three random codes each; 1,000,000
-	Codes int    // of a level; 512
-	Users int    // with 500 to 1,500 random tokens each; 2,000
+	// Rank is the shape of a second model, which ranks the first 20,000 items; none.
+	Rank  string
+	Items int // with three random codes each; 1,000,000
+	Codes int // of a level; 512
+	Users int // with 500 to 1,500 random tokens each; 2,000
 	// Memory is the device's for KV, as models[].device_memory has it; 20GiB: with the other defaults two thirds of the
 	// tokens of prompts are cached.
 	Memory string
@@ -37,7 +44,10 @@ type Files struct {
 
 const (
 	levels   = 3
-	plain    = 4096 // tokens that are no codes
+	ranked   = 20_000 // items with tokens, which can be ranked
+	perItem  = 15     // tokens of these
+	share    = 10     // of the values of each item's attribute
+	plain    = 4096   // tokens that are no codes
 	shortest = 500
 	longest  = 1500
 )
@@ -53,8 +63,13 @@ func (f *Files) prepare() error {
 	set(&f.Codes, 512)
 	set(&f.Users, 2000)
 	set(&f.Seed, 1)
-	if _, ok := shapes[f.Shape]; !ok {
-		return fmt.Errorf("serving: no model %q: want one of %v", f.Shape, slices.Sorted(maps.Keys(shapes)))
+	for _, shape := range []string{f.Shape, f.Rank} {
+		if _, ok := shapes[shape]; !ok && shape != "" {
+			return fmt.Errorf("serving: no model %q: want one of %v", shape, slices.Sorted(maps.Keys(shapes)))
+		}
+	}
+	if f.Rank == f.Shape {
+		return fmt.Errorf("serving: one model %q cannot have both names", f.Rank)
 	}
 	return nil
 }
@@ -64,10 +79,13 @@ func Make(dir string, f Files) (string, error) {
 	if err := f.prepare(); err != nil {
 		return "", err
 	}
-	spec := shapes[f.Shape]
-	spec.Vocab, spec.MaxPositions, spec.Tied, spec.DType, spec.Seed = plain+levels*f.Codes, 4096, true, compute.BF16, f.Seed
-	if err := modeltest.Write(filepath.Join(dir, f.Shape), spec); err != nil {
+	if err := f.checkpoint(dir, f.Shape, plain+levels*f.Codes); err != nil {
 		return "", err
+	}
+	if f.Rank != "" {
+		if err := f.checkpoint(dir, f.Rank, ranked); err != nil {
+			return "", err
+		}
 	}
 	r := rand.New(rand.NewPCG(f.Seed, 25))
 	err := lines(filepath.Join(dir, "items.ndjson"), f.Items, func(i int) any {
@@ -75,23 +93,40 @@ func Make(dir string, f Files) (string, error) {
 		for l := range codes {
 			codes[l] = r.IntN(f.Codes)
 		}
-		return map[string]any{"id": fmt.Sprint("i", i), "codes": codes}
+		tenth := map[string]any{"tenth": []string{strconv.Itoa(r.IntN(share))}}
+		item := map[string]any{"id": fmt.Sprint("i", i), "codes": codes, "attributes": tenth}
+		if f.Rank != "" && i < ranked {
+			item["identifier"], item["tokens"] = i, draw(r, perItem)
+		}
+		return item
 	})
 	if err != nil {
 		return "", err
 	}
 	err = lines(filepath.Join(dir, "users.ndjson"), f.Users, func(i int) any {
-		tokens := make([]int, shortest+r.IntN(longest-shortest+1))
-		for t := range tokens {
-			tokens[t] = r.IntN(plain)
-		}
-		return map[string]any{"id": userID(i), "tokens": tokens}
+		return map[string]any{"id": userID(i), "tokens": draw(r, shortest+r.IntN(longest-shortest+1))}
 	})
 	if err != nil {
 		return "", err
 	}
 	name := filepath.Join(dir, "grebe.yaml")
 	return name, os.WriteFile(name, f.config(), 0o600)
+}
+
+// checkpoint writes a model of random weights.
+func (f *Files) checkpoint(dir, shape string, vocab int) error {
+	spec := shapes[shape]
+	spec.Vocab, spec.MaxPositions, spec.Tied, spec.DType, spec.Seed = vocab, 4096, true, compute.BF16, f.Seed
+	return modeltest.Write(filepath.Join(dir, shape), spec)
+}
+
+// draw returns n random tokens that are no codes.
+func draw(r *rand.Rand, n int) []int {
+	tokens := make([]int, n)
+	for i := range tokens {
+		tokens[i] = r.IntN(plain)
+	}
+	return tokens
 }
 
 // lines writes n values, one a line.
@@ -120,6 +155,14 @@ func (f *Files) config() []byte {
     codes: {first_token: [%[2]d, %[3]d, %[4]d], size: [%[5]d, %[5]d, %[5]d]}
     device_memory: %[6]s
 `, f.Shape, plain, plain+f.Codes, plain+2*f.Codes, f.Codes, f.Memory)
+	if f.Rank != "" {
+		b = fmt.Appendf(b, `  - name: %[1]s
+    path: ./%[1]s
+    prompt: {instruction: {tokens: [1, 2, 3]}}
+    scoring: {kind: identifier}
+    device_memory: %[2]s
+`, f.Rank, f.Memory)
+	}
 	return append(b, `limits: {in_flight: 4096}
 engine: {queue: 4096, max_tokens: 16384}
 cache: {ahead: "off", host_memory: 64MiB}

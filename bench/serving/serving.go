@@ -1,6 +1,6 @@
-// Package serving measures a running server under load over HTTP: recommendations for users who come back, in an open
-// loop of Poisson arrivals or in a closed loop of clients. Make writes a server's files for such a load: a model of
-// random weights, items with semantic IDs, and users.
+// Package serving measures a running server under load over HTTP: recommendations or rankings for users who come back,
+// in an open loop of Poisson arrivals or in a closed loop of clients. Make writes a server's files for such a load:
+// models of random weights, items with semantic IDs, and users.
 //
 // A rate is sustained if at least 99 % of all requests that were due are answered within the SLO of their intended
 // arrival. Refused requests count as misses.
@@ -30,6 +30,11 @@ type Options struct {
 	Zipf  float64 // exponent of the law that users are drawn by; 1.05
 	Width int     // beams; 128
 	N     int     // items of an answer; 10
+	// Filter is the filter of each recommendation, as JSON; none.
+	Filter string
+	// Candidates asks for rankings of so many of the first Items items, instead of recommendations. They are drawn by
+	// the same law as users.
+	Candidates, Items int
 
 	Rates   []float64     // of open loops, per second
 	Clients []int         // of closed loops
@@ -60,6 +65,13 @@ func (o *Options) prepare() error {
 	}
 	if len(o.Rates) == 0 && len(o.Clients) == 0 {
 		return errors.New("serving: neither rates nor clients are given")
+	}
+	if o.Filter != "" && !json.Valid([]byte(o.Filter)) {
+		return fmt.Errorf("serving: the filter %s is not JSON", o.Filter)
+	}
+	set(&o.Items, ranked)
+	if o.Candidates > o.Items/2 {
+		return fmt.Errorf("serving: %d candidates of %d items, want at most half", o.Candidates, o.Items)
 	}
 	set(&o.Users, 2000)
 	set(&o.Zipf, 1.05)
@@ -135,6 +147,8 @@ type client struct {
 	o     *Options
 	http  http.Client
 	users *workload.Zipf
+	items *workload.Zipf
+	path  string
 
 	mu               sync.Mutex
 	answers          int
@@ -142,7 +156,11 @@ type client struct {
 }
 
 func newClient(o *Options) *client {
-	c := &client{o: o, users: workload.NewZipf(o.Users, 1, o.Zipf)}
+	c := &client{o: o, path: "/v1/recommend"}
+	c.users, c.items = workload.NewZipf(o.Users, 1, o.Zipf), workload.NewZipf(o.Items, 1, o.Zipf)
+	if o.Candidates > 0 {
+		c.path = "/v1/rank"
+	}
 	c.http.Transport = &http.Transport{MaxIdleConns: 8192, MaxIdleConnsPerHost: 8192, DisableCompression: true}
 	return c
 }
@@ -159,12 +177,36 @@ func (c *client) body(i int, deadline time.Duration) []byte {
 	if c.o.Model != "" {
 		model = fmt.Sprintf(`"model":%q,`, c.o.Model)
 	}
-	return fmt.Appendf(nil, `{%s"user":{"id":%q},"n":%d,"beam_width":%d,"deadline_ms":%d}`, model, userID(c.users.Draw(r)), c.o.N, c.o.Width,
-		deadline.Milliseconds())
+	user := userID(c.users.Draw(r))
+	b := fmt.Appendf(nil, `{%s"user":{"id":%q},"deadline_ms":%d`, model, user, deadline.Milliseconds())
+	if c.o.Candidates > 0 {
+		return c.rank(b, r)
+	}
+	b = fmt.Appendf(b, `,"n":%d,"beam_width":%d`, c.o.N, c.o.Width)
+	if c.o.Filter != "" {
+		b = fmt.Appendf(b, `,"filter":%s`, c.o.Filter)
+	}
+	return append(b, '}')
+}
+
+// rank ends the body of a ranking.
+func (c *client) rank(b []byte, r *rand.Rand) []byte {
+	b = append(b, `,"candidates":[`...)
+	drawn := map[int]bool{}
+	for len(drawn) < c.o.Candidates {
+		if i := c.items.Draw(r); !drawn[i] {
+			if len(drawn) > 0 {
+				b = append(b, ',')
+			}
+			drawn[i] = true
+			b = fmt.Appendf(b, `{"id":"i%d"}`, i)
+		}
+	}
+	return append(b, "]}"...)
 }
 
 func (c *client) ask(ctx context.Context, i int, deadline time.Duration) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+"/v1/recommend", bytes.NewReader(c.body(i, deadline)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+c.path, bytes.NewReader(c.body(i, deadline)))
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,8 @@ type serveCmd struct {
 	Rates   []float64     `want:"above 0" help:"Rates of open loops, per second." placeholder:"RATE"`
 	Clients []int         `want:"at least 1 and at most 4096" help:"Clients of closed loops." placeholder:"N"`
 	Width   int           `want:"at least 1 and at most 8192" default:"128" help:"Beams of a request; default ${default}." placeholder:"N"`
+	Filter  string        `help:"Filter of each request as JSON; items of --make have one of ten values of tenth." placeholder:"JSON"`
+	Rank    int           `want:"at least 1 and at most 10000" help:"Ask for rankings of so many candidates instead." placeholder:"N"`
 	Users   int           `want:"at least 1" default:"2000" help:"Users of the server, named u0, u1 and so on; default ${default}." placeholder:"N"`
 	Zipf    float64       `want:"above 0" default:"1.05" help:"Exponent of the law that users are drawn by; default ${default}." placeholder:"S"`
 	Length  time.Duration `want:"above 0" default:"20s" help:"Length of each loop; default ${default}." placeholder:"TIME"`
@@ -25,7 +27,8 @@ type serveCmd struct {
 	SLO     time.Duration `name:"slo" want:"above 0" default:"200ms" help:"Within which an answer counts; default ${default}." placeholder:"TIME"`
 	Seed    uint64        `default:"1" help:"Of requests and files; default ${default}."`
 	Make    string        `type:"path" help:"Write a model, items, users and grebe.yaml to this folder, and ask nobody." placeholder:"DIR"`
-	Shape   string        `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-1.7b" help:"Model that --make writes: tiny, qwen3-0.6b or qwen3-1.7b; default ${default}."`
+	Shape   string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b" help:"Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b or qwen3-1.7b; default ${default}."`
+	Ranker  string        `help:"Second model that --make writes, for rankings: qwen2-1.5b or another shape." placeholder:"SHAPE"`
 	Items   int           `want:"at least 1" default:"1000000" help:"Items that --make writes; default ${default}." placeholder:"N"`
 	Codes   int           `want:"at least 1 and at most 65536" default:"512" help:"Codes of each of an item's three levels; default ${default}." placeholder:"N"`
 	Memory  string        `default:"20GiB" help:"Memory of the device for KV, in grebe.yaml; default ${default}." placeholder:"SIZE"`
@@ -34,7 +37,7 @@ type serveCmd struct {
 }
 
 func (serveCmd) Help() string {
-	return `Asks a running server for recommendations. An open loop sends requests at random times (Poisson), whether earlier ones
+	return `Asks a running server for recommendations or, with --rank, for rankings. An open loop sends requests at random times (Poisson), whether earlier ones
 were answered or not. A rate is sustained if 99 % of all requests are answered within the SLO of the time at which they were due;
 refused ones count as misses. A closed loop has clients that wait for each answer. Run it on cores of its own. The same seed
 sends the same requests again, whose users are then cached: take another one for each run on the same server.
@@ -44,12 +47,13 @@ Examples:
     grebe-bench serve --make bench-serve
     grebe serve -c bench-serve/grebe.yaml
     grebe-bench serve --rates 200,400 --clients 1,16,64
+    grebe-bench serve --rates 200 --filter '{"tenth": ["3"]}'
     taskset -c 12-15 grebe-bench serve --seed 2 --width 512 --rates 250 --length 60s --json`
 }
 
 func (c *serveCmd) Run(w *cli.World) error {
 	if c.Make != "" {
-		name, err := serving.Make(c.Make, serving.Files{Shape: c.Shape, Items: c.Items, Codes: c.Codes, Users: c.Users, Memory: c.Memory, Seed: c.Seed})
+		name, err := serving.Make(c.Make, serving.Files{Shape: c.Shape, Rank: c.Ranker, Items: c.Items, Codes: c.Codes, Users: c.Users, Memory: c.Memory, Seed: c.Seed})
 		if err == nil {
 			fmt.Fprintf(w.Stdout, "grebe serve -c %s\n", name)
 		}
@@ -59,7 +63,7 @@ func (c *serveCmd) Run(w *cli.World) error {
 		return cli.Usagef("nothing to do: give --rates, --clients or --make")
 	}
 	loops, err := serving.Run(w.Ctx, serving.Options{
-		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Rates: c.Rates, Clients: c.Clients,
+		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Filter: c.Filter, Candidates: c.Rank, Rates: c.Rates, Clients: c.Clients,
 		Length: c.Length, Warmup: c.Warmup, SLO: c.SLO, Seed: c.Seed,
 	})
 	if err != nil {
