@@ -71,6 +71,7 @@ type device struct {
 	fuses   bool         // there is a set
 	inPlace atomic.Bool  // as UseInPlace
 	splits  splits
+	stages  []*stage // that nobody uses
 	closed  bool
 
 	multiplier multiplier
@@ -174,6 +175,9 @@ func (d *device) Close() error {
 		err = errors.Join(err, d.set.Close())
 	}
 	err = errors.Join(err, d.multiplier.close(d))
+	for _, s := range d.stages {
+		err = errors.Join(err, s.close(d.c))
+	}
 	if d.memory != nil {
 		err = errors.Join(err, d.memory.close())
 	}

@@ -8,7 +8,6 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
-	"grebe/internal/offheap"
 )
 
 // padded rounds the columns of a matrix up, so that every row begins at a multiple of 32 bytes.
@@ -133,51 +132,6 @@ func (d *device) pack(l *linear, source func(i int) (*compute.Tensor, int)) (com
 	l.data = p
 	freeWith(d, l, p)
 	return l, nil
-}
-
-// staged bytes are converted before they go to the GPU together.
-const staged = 64 << 20
-
-// upload makes a matrix of rows of width bytes on the GPU; row fills one, which is zero before.
-func (d *device) upload(rows, width int, row func(i int, to []byte)) (driver.Ptr, error) {
-	defer d.c.Leave()
-	if err := d.c.Enter(); err != nil {
-		return 0, err
-	}
-	p, err := d.alloc(rows * width)
-	if err != nil {
-		return 0, err
-	}
-	err = inSteps(rows, width, row, func(from int, bytes []byte) error { return d.c.Upload(p.At(from*width), bytes) })
-	if err != nil {
-		d.free(p)
-		return 0, err
-	}
-	return p, nil
-}
-
-// rowsOf returns how many rows of width bytes are staged together.
-func rowsOf(rows, width int) int { return min(rows, max(1, staged/width)) }
-
-// inSteps has put take rows of width bytes, some at a time; row fills one, which is zero before.
-func inSteps(rows, width int, row func(i int, to []byte), put func(from int, bytes []byte) error) error {
-	step := rowsOf(rows, width)
-	stage, err := offheap.Alloc(step * width)
-	if err != nil {
-		return err
-	}
-	defer stage.Free()
-	for from := 0; from < rows; from += step {
-		n := min(step, rows-from)
-		clear(stage.Bytes)
-		for i := range n {
-			row(from+i, stage.Bytes[i*width:(i+1)*width])
-		}
-		if err := put(from, stage.Bytes[:n*width]); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (d *device) Vector(t compute.Tensor) (compute.Vector, error) {
