@@ -80,6 +80,7 @@ type App struct {
 	registry   *prometheus.Registry // metrics
 	lost       chan error           // receives the reason when the device is lost
 	loaded     *models
+	early      map[string]*early // by model, while an App is loaded; see readEarly
 	loader     *loader
 	record     *record.Log      // of decisions; nil: none are recorded
 	cluster    *cluster.Cluster // nil: the process is alone
@@ -146,9 +147,11 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	if a.record, err = a.openRecord(cfg.Record); err != nil {
 		return err
 	}
+	end := a.phase("device")
 	if a.devices, err = open(cfg, a.log); err != nil {
 		return err
 	}
+	end()
 	a.device = a.devices[0]
 	for _, d := range a.devices {
 		a.closers.add(d.Close)
@@ -170,6 +173,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 		return err
 	}
 	a.closers.add(a.loaded.Close)
+	a.readEarly(ctx, cfg)
 	var targets []generate.Target // models that recommend
 	for i := range cfg.Models {
 		if err := ctx.Err(); err != nil {
@@ -185,17 +189,22 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 			targets = append(targets, *m.target)
 		}
 	}
+	a.early = nil // all are taken
+	end = a.phase("catalog")
 	if a.catalog, err = a.openCatalog(cfg); err != nil {
 		return err
 	}
+	end()
 	if err := removeLeftovers(cfg); err != nil {
 		return fmt.Errorf("remove what a crash left half-written: %w", err)
 	}
 	sc.Catalog, a.first = a.catalog, sc.Models
 	a.openUsers(cfg, &sc)
+	end = a.phase("items that can be generated")
 	if err := a.keepSnapshots(cfg, targets); err != nil {
 		return err
 	}
+	end()
 	sc.Versions = a.keeper
 	a.loader = newLoader(a, cfg)
 	sc.Loader = a.loader

@@ -70,9 +70,7 @@ func (m *Model) openCheckpoint(mc *config.Model, generates bool, load func() (*c
 // loadTexts reads the weights that mc names and opens memory, engines and a queue for them. The Model's closers close
 // them.
 func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
-	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Weights: mc.Weights, Progress: m.telling(ctx), Context: ctx}
-	opt.Warn = func(text string) { m.app.log.Warn(text, "model", mc.Name) }
-	weights, err := model.Open(mc.Path, m.app.device, opt)
+	weights, err := m.readText(ctx, cfg, mc)
 	if err != nil {
 		return nil, err
 	}
@@ -82,14 +80,26 @@ func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if err != nil {
 		return nil, err
 	}
+	end := m.app.phase("memory of KV", "model", mc.Name)
 	if err := m.openMemory(cfg, mc, weights.Shape(), cacheMemory(replicas)); err != nil {
 		return nil, err
 	}
+	end()
 	d, err := m.openDispatcher(ctx, cfg, replicas)
 	if err != nil {
 		return nil, err
 	}
 	return &checkpoint{weights: weights, memory: m.memory, queue: d}, nil
+}
+
+// readText takes the weights that were read early, or reads them.
+func (m *Model) readText(ctx context.Context, cfg *config.Config, mc *config.Model) (model.Model, error) {
+	if e := m.app.earlyOf(cfg, mc); e != nil && e.weights != nil {
+		w := e.weights
+		e.weights = nil
+		return w, nil
+	}
+	return m.app.openWeights(ctx, mc, m.progress)
 }
 
 // share takes a reference to a loaded checkpoint and to its memory; nil if there is none.

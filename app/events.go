@@ -58,7 +58,7 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		return nil, fmt.Errorf("model %q: weights: %s is for models of texts, and this is one of events", mc.Name,
 			mc.Weights)
 	}
-	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx})
+	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.app.telling(ctx, mc.Name, m.progress), Context: ctx})
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,12 @@ func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Mode
 	}
 	m := &Model{app: a, config: *mc, memory: newMemory(a), progress: progress}
 	m.config.Path = at
-	if m.version, err = checkpointVersion(ctx, cfg, &m.config, a.device); err != nil {
+	if e := a.earlyOf(cfg, mc); e != nil {
+		m.version, err = e.version, e.err
+	} else {
+		m.version, err = checkpointVersion(ctx, cfg, &m.config, a.device)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if m.served, err = m.open(ctx, cfg, &m.config); err != nil {

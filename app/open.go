@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -87,13 +88,15 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 
 // openDispatcher opens a model's engines, measures them and puts a queue in front of them.
 func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica) (*dispatch.Dispatcher, error) {
+	end := m.app.phase("engines", "model", m.config.Name)
 	engines, asides, err := m.openEngines(cfg, replicas, m.memory.store)
 	if err != nil {
 		return nil, err
 	}
+	end()
 	like := m.like
 	m.like = nil
-	times, err := profile(ctx, engines[0], replicas[0].model.MaxPositions(), like)
+	times, err := m.measure(ctx, engines[0], replicas[0].model.MaxPositions(), like)
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +123,26 @@ func profile(ctx context.Context, e dispatch.Engine, positions int, like *dispat
 		return like.Model(), dispatch.Prepare(ctx, e, positions)
 	}
 	return dispatch.Profile(ctx, e, positions)
+}
+
+// measure prepares an engine and returns its prefill times. It measures when no weights are read any more.
+func (m *Model) measure(ctx context.Context, e dispatch.Engine, positions int, like *dispatch.Dispatcher) (schedule.PrefillModel, error) {
+	if prepares(e) && like == nil {
+		end := m.app.phase("sizes of batches", "model", m.config.Name)
+		if err := dispatch.Prepare(ctx, e, positions); err != nil {
+			return schedule.PrefillModel{}, err
+		}
+		end()
+	}
+	m.app.quiet()
+	defer m.app.phase("times of batches", "model", m.config.Name)()
+	return profile(ctx, e, positions, like)
+}
+
+// prepares reports whether an engine prepares for sizes of batches, as a GPU's does.
+func prepares(e dispatch.Engine) bool {
+	s, ok := e.(interface{ Sizes(most int) []int })
+	return ok && len(s.Sizes(math.MaxInt32)) > 0
 }
 
 // openEngines opens one engine per worker. Workers are assigned to replicas in turn. Those of one replica share its
@@ -211,16 +234,16 @@ func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
 }
 
 // telling returns a callback that reports the progress of loading, and logs it every few seconds.
-func (m *Model) telling(ctx context.Context) func(done, total int64) {
+func (a *App) telling(ctx context.Context, model string, progress func(string, int64, int64)) func(done, total int64) {
 	last := time.Now()
 	return func(done, total int64) {
-		if m.progress != nil {
-			m.progress(m.config.Name, done, total)
+		if progress != nil {
+			progress(model, done, total)
 		}
 		if time.Since(last) < 3*time.Second || ctx.Err() != nil {
 			return
 		}
 		last = time.Now()
-		m.app.log.Info("loading", "model", m.config.Name, "percent", 100*done/max(total, 1))
+		a.log.Info("loading", "model", model, "percent", 100*done/max(total, 1))
 	}
 }
