@@ -66,27 +66,28 @@ type App struct {
 	progress func(model string, done, total int64) // reports the progress of loading; may be nil
 	page     int                                   // bytes of a page of pools; 0: pageFor chooses
 
-	device     compute.Device   // the first of devices
-	devices    []compute.Device // more than one: one GPU per worker, as far as there are GPUs
-	service    *serve.Service   // answers requests
-	server     *server.Server   // takes them
-	catalog    *catalog.Catalog
-	users      *catalog.Users       // nil: they are in the catalog
-	first      []serve.Model        // as first loaded; nil once they serve, because they may be retired
-	tables     *embed.Tables        // nil: the configuration has none
-	keeper     *generate.Keeper     // keeps up to date what models can generate; nil: no model generates
-	checkpoint int64                // bytes of all checkpoints
-	door       door                 // keys and certificates
-	registry   *prometheus.Registry // metrics
-	lost       chan error           // receives the reason when the device is lost
-	loaded     *models
-	early      map[string]*early // by model, while an App is loaded; see readEarly
-	loader     *loader
-	record     *record.Log      // of decisions; nil: none are recorded
-	cluster    *cluster.Cluster // nil: the process is alone
-	inSync     func() []string  // nodes with all of the cluster's catalog; nil: the process is alone
-	class      string           // of the KV that it holds, if it computes none itself; "": the device's
-	closers    closers
+	device      compute.Device   // the first of devices
+	devices     []compute.Device // more than one: one GPU per worker, as far as there are GPUs
+	service     *serve.Service   // answers requests
+	server      *server.Server   // takes them
+	catalog     *catalog.Catalog
+	users       *catalog.Users       // nil: they are in the catalog
+	first       []serve.Model        // as first loaded; nil once they serve, because they may be retired
+	tables      *embed.Tables        // nil: the configuration has none
+	keeper      *generate.Keeper     // keeps up to date what models can generate; nil: no model generates
+	checkpoint  int64                // bytes of all checkpoints
+	freeAtStart int64                // bytes of the first device's own memory, ahead of weights; 0: it has none
+	door        door                 // keys and certificates
+	registry    *prometheus.Registry // metrics
+	lost        chan error           // receives the reason when the device is lost
+	loaded      *models
+	early       map[string]*early // by model, while an App is loaded; see readEarly
+	loader      *loader
+	record      *record.Log      // of decisions; nil: none are recorded
+	cluster     *cluster.Cluster // nil: the process is alone
+	inSync      func() []string  // nodes with all of the cluster's catalog; nil: the process is alone
+	class       string           // of the KV that it holds, if it computes none itself; "": the device's
+	closers     closers
 }
 
 // Options are an App's inputs besides its configuration.
@@ -153,6 +154,9 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	}
 	end()
 	a.device = a.devices[0]
+	if m := a.device.Memory(); m.Host() != m {
+		a.freeAtStart, _ = m.Sizes()
+	}
 	for _, d := range a.devices {
 		a.closers.add(d.Close)
 	}
@@ -271,7 +275,12 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Confi
 		_ = a.service.FinishDeletion(ids...)
 	}
 	if cfg.Computes() {
+		end := a.phase("check")
 		if err := a.service.Check(ctx); err != nil {
+			return err
+		}
+		end()
+		if err := a.warmUp(ctx); err != nil {
 			return err
 		}
 	}

@@ -80,6 +80,7 @@ func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if err != nil {
 		return nil, err
 	}
+	m.app.quiet() // so that what is free is known
 	end := m.app.phase("memory of KV", "model", mc.Name)
 	if err := m.openMemory(cfg, mc, weights.Shape(), cacheMemory(replicas)); err != nil {
 		return nil, err

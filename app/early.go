@@ -90,7 +90,7 @@ func (a *App) earlyOf(cfg *config.Config, mc *config.Model) *early {
 	return e
 }
 
-// quiet waits until no weights are read any more, so that measurements of the device are not disturbed.
+// quiet waits until no weights are read any more: they take memory and disturb measurements.
 func (a *App) quiet() {
 	for _, e := range a.early {
 		<-e.done

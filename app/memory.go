@@ -55,7 +55,10 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	rows, bytes := sharedRows(cfg, mc), int64(0)
 	open := func() (*pool.Pool, error) { return m.openHost(cfg, mc, rows, memory.Host(), shape) }
 	if memory.Host() != memory {
-		bytes = deviceBytes(memory, mc.DeviceMemory, memories(cfg))
+		var err error
+		if bytes, err = m.deviceBytes(cfg, mc, memory); err != nil {
+			return err
+		}
 		open = func() (*pool.Pool, error) { return m.openPool("device_memory", memory, bytes, shape) }
 	}
 	p, err := open()
@@ -180,15 +183,28 @@ func names(cfg *config.Config, mc *config.Model) int64 {
 	return max(n, 1)
 }
 
-// deviceBytes returns the device memory for the KV of one model out of models, once the weights are loaded. Some is
-// left for activations.
-func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
-	free, total := m.Sizes()
-	bytes := size.Of(total)
-	if size.Percent > 0 {
-		bytes /= models
+// deviceBytes returns the device memory for a model's KV, once all weights are loaded: the given bytes, or a share of what
+// was free at the start, of which models get equal parts. A share leaves some of what is free for activations.
+func (m *Memory) deviceBytes(cfg *config.Config, mc *config.Model, at compute.Memory) (int64, error) {
+	free, total := at.Sizes()
+	start := m.app.freeAtStart
+	if start == 0 { // it was not asked for
+		start = free
 	}
-	return min(bytes, free-free/10)
+	bytes, beside := mc.DeviceMemory.Bytes, len(m.app.loaded.of(mc.Name)) > 0
+	switch most := free - free/10; {
+	case mc.DeviceMemory.Percent > 0:
+		bytes = min(mc.DeviceMemory.Of(start)/memories(cfg), most)
+	case beside: // another checkpoint of the model has what was given
+		bytes = min(bytes, most)
+	case bytes > free:
+		return 0, fmt.Errorf("device_memory: %s for KV, but %s of the device's %s are free once weights are loaded, "+
+			"and %s were at the start: give less, or a share of what is free such as 80%%",
+			human.Bytes(bytes), human.Bytes(free), human.Bytes(total), human.Bytes(start))
+	}
+	m.app.log.Info("memory of the device", "model", mc.Name, "kv", human.Bytes(bytes), "free", human.Bytes(free),
+		"free_at_start", human.Bytes(start), "total", human.Bytes(total))
+	return bytes, nil
 }
 
 // openPool allocates memory for KV, whose size a key of the configuration gives. It returns nil if bytes is 0.

@@ -125,7 +125,7 @@ func profile(ctx context.Context, e dispatch.Engine, positions int, like *dispat
 	return dispatch.Profile(ctx, e, positions)
 }
 
-// measure prepares an engine and returns its prefill times. It measures when no weights are read any more.
+// measure prepares an engine and returns its prefill times.
 func (m *Model) measure(ctx context.Context, e dispatch.Engine, positions int, like *dispatch.Dispatcher) (schedule.PrefillModel, error) {
 	if prepares(e) && like == nil {
 		end := m.app.phase("sizes of batches", "model", m.config.Name)
@@ -134,7 +134,6 @@ func (m *Model) measure(ctx context.Context, e dispatch.Engine, positions int, l
 		}
 		end()
 	}
-	m.app.quiet()
 	defer m.app.phase("times of batches", "model", m.config.Name)()
 	return profile(ctx, e, positions, like)
 }

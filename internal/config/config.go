@@ -98,7 +98,7 @@ type Model struct {
 	Prefix       Prefix  `yaml:"prefix"`
 	Blend        Blend   `yaml:"blend"`
 	Codes        Codes   `yaml:"codes"`
-	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of the device; 80%
+	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of what is free at the start; 80%
 	HostMemory   Size    `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: shared with others, see cache
 	Disk         Size    `yaml:"disk"`          // for KV on disk, bytes; 0
 	// ItemTable is the table in tables whose rows the items of a model of events have; the checkpoint's
