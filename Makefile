@@ -62,6 +62,25 @@ browser: ## install chromium for the test of the dashboard, where that can be do
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y chromium >/dev/null; } || \
 	echo "chromium is not installed: the test of the dashboard is skipped"
 
+.PHONY: images
+images: browser ## take the pictures of the dashboard in docs/images again
+	CGO_ENABLED=0 GREBE_IMAGES=$(CURDIR)/docs/images $(TEST) -count 1 -run '^(TestDashboard|TestDemoCluster)$$' ./cmd/grebe
+
+.PHONY: prose
+prose: ## report how long the sentences of the documents and of package comments are
+	CGO_ENABLED=0 $(TEST) -count 1 -v -run SentencesAreShort ./internal/prose
+
+# Fetched for the tests only, and compared with its checksum: nothing of it is in the repository or in a release.
+AXE := axe-core-4.14.0
+AXE_SHA256 := 2277b0a3ef47af9b52497faa3e71598e86e0a0e5e6eb295207a5657ede4709af
+
+.PHONY: axe
+axe: ## fetch axe-core, which checks that people with disabilities can use the dashboard, where npm is there
+	@mkdir -p bin/axe && cd bin/axe && { [ -f package/axe.min.js ] || { \
+	  npm pack --silent $(AXE:axe-core-%=axe-core@%) >/dev/null && \
+	  echo "$(AXE_SHA256)  $(AXE).tgz" | sha256sum --check --status && tar xzf $(AXE).tgz package/axe.min.js package/LICENSE; }; } || \
+	echo "axe-core cannot be fetched: the dashboard is checked without it"
+
 .PHONY: clang
 clang: ## install clang-19, which compiles the kernels of GPUs where there is none, where that can be done
 	@command -v clang-19 >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y --no-install-recommends clang-19 >/dev/null; } || \
@@ -74,7 +93,7 @@ databases: ## install MariaDB and PostgreSQL for the tests of imports from them,
 	echo "MariaDB or PostgreSQL is not installed: tests of imports from them are skipped"
 
 .PHONY: test
-test: redis databases browser clang test-unit test-race test-noasm test-invariants test-arm64 chart ## all tests
+test: redis databases browser axe clang test-unit test-race test-noasm test-invariants test-arm64 chart ## all tests
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests

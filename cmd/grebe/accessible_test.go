@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
 
@@ -21,6 +24,36 @@ import (
 //
 //go:embed testdata/accessible.js
 var accessibleScript string
+
+// axe returns the script of axe-core, or nothing where `make axe` did not fetch it.
+var axe = sync.OnceValue(func() string {
+	script, _ := os.ReadFile("../../bin/axe/package/axe.min.js")
+	return string(script)
+})
+
+// axeFaults appends the violations that axe-core finds on the page. Without axe-core it does nothing.
+func axeFaults(found *[]string) chromedp.Action {
+	const ask = `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v =>
+		"axe: " + v.impact + " " + v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 120)).join(" | ")))`
+	return chromedp.ActionFunc(func(ctx context.Context) error {
+		if axe() == "" {
+			return nil
+		}
+		var there bool
+		if err := chromedp.Evaluate(`"axe" in window`, &there).Do(ctx); err != nil {
+			return err
+		}
+		if !there {
+			if err := chromedp.Evaluate(axe(), nil).Do(ctx); err != nil {
+				return err
+			}
+		}
+		var wrong []string
+		err := chromedp.Evaluate(ask, &wrong, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }).Do(ctx)
+		*found = append(*found, wrong...)
+		return err
+	})
+}
 
 // named are the roles of elements that a screen reader must be able to name.
 var named = []string{"button", "checkbox", "combobox", "image", "link", "listbox", "meter", "region", "searchbox", "spinbutton",
@@ -70,7 +103,7 @@ func everyLook(view string, found *[]string) chromedp.Action {
 			for _, theme := range []string{"dark", "light"} {
 				var wrong []string
 				err := chromedp.Tasks{
-					chromedp.EmulateViewport(width, 900), themed(theme), faults(&wrong),
+					chromedp.EmulateViewport(width, 900), themed(theme), faults(&wrong), axeFaults(&wrong),
 					shoot(fmt.Sprintf("%s-%d-%s.png", view, width, theme)),
 				}.Do(ctx)
 				if err != nil {
@@ -152,6 +185,43 @@ func askBefore(t *testing.T, home string) {
 	until(`grebe_requests_total{code=\"200\",op=\"rank\"} 1`)
 }
 
+// plant adds HTML to the page. The page's policy allows no style attributes: the style is set by script.
+func plant(html string) chromedp.Action {
+	return chromedp.Evaluate(fmt.Sprintf(`{
+		const box = document.createElement("div");
+		box.innerHTML = %q.replaceAll("style=", "data-style=");
+		for (const e of box.querySelectorAll("[data-style]")) e.style.cssText = e.dataset.style;
+		document.querySelector("main").append(box);
+	}`, html), nil)
+}
+
+// axe-core is there and runs: it finds mistakes that are planted on a page. Every view is checked with it in everyLook.
+func TestAxeFindsMistakes(t *testing.T) {
+	if axe() == "" {
+		t.Skip("axe-core is not there: the dashboard is checked without it (`make axe` fetches it)")
+	}
+	home := pageOf(t, nil)
+	ctx, _ := browser(t, home)
+	for _, tt := range []struct{ name, html, want string }{
+		{"nothing", ``, ""},
+		{"a picture without a text", `<img src="/assets/icon.svg">`, "critical image-alt"},
+		{"weak text", `<p style="color: #bbb; background: #fff">weak</p>`, "serious color-contrast"},
+		{"a role that is none", `<div role="knob">x</div>`, "aria-roles"},
+	} {
+		var found []string
+		err := chromedp.Run(ctx, chromedp.EmulateViewport(1440, 900), themed("light"), chromedp.Navigate(home+"/"),
+			chromedp.Poll(`document.querySelector("#state").textContent === "ready"`, nil, chromedp.WithPollingTimeout(0)),
+			plant(tt.html), axeFaults(&found))
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		text := strings.Join(found, "\n")
+		if tt.want == "" && text != "" || !strings.Contains(text, tt.want) {
+			t.Errorf("%s: found %q, want %q", tt.name, text, tt.want)
+		}
+	}
+}
+
 // The checks find mistakes that are planted on a page.
 func TestAccessibilityChecksFindMistakes(t *testing.T) {
 	home := pageOf(t, nil)
@@ -175,13 +245,7 @@ func TestAccessibilityChecksFindMistakes(t *testing.T) {
 		var found []string
 		err := chromedp.Run(ctx, chromedp.EmulateViewport(1280, 900), themed("light"), chromedp.Navigate(home+"/"),
 			chromedp.Poll(`document.querySelector("#state").textContent === "ready"`, nil, chromedp.WithPollingTimeout(0)),
-			// The page's policy allows no style attributes: the style is set by script.
-			chromedp.Evaluate(fmt.Sprintf(`{
-				const box = document.createElement("div");
-				box.innerHTML = %q.replaceAll("style=", "data-style=");
-				for (const e of box.querySelectorAll("[data-style]")) e.style.cssText = e.dataset.style;
-				document.querySelector("main").append(box);
-			}`, tt.plant), nil),
+			plant(tt.plant),
 			faults(&found))
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)

@@ -191,10 +191,35 @@ func shoot(name string) chromedp.Action {
 	})
 }
 
+// picture takes one of the pictures of the documents again, where GREBE_IMAGES names their folder (`make images`).
+func picture(name string, height int64) chromedp.Action {
+	return chromedp.ActionFunc(func(ctx context.Context) error {
+		dir := os.Getenv("GREBE_IMAGES")
+		if dir == "" {
+			return nil
+		}
+		var png []byte
+		err := chromedp.Tasks{
+			themed("light"), chromedp.EmulateViewport(1080, height, chromedp.EmulateScale(1.5)),
+			chromedp.Evaluate(`scrollTo(0, 0); document.activeElement.blur()`, nil), chromedp.CaptureScreenshot(&png),
+		}.Do(ctx)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, name), png, 0o644)
+	})
+}
+
 // tellStory plays the story on the first screen: a ranking, the same again with most of it reused, and another answer
 // after the user bought something.
 func tellStory(ctx context.Context, t *testing.T, model string) {
 	t.Helper()
+	pictureOf := func(model string) chromedp.Action {
+		if model == "shop" {
+			return picture("dashboard-story.png", 705)
+		}
+		return chromedp.Tasks{}
+	}
 	next := func(step string) chromedp.Action { // until a step can be clicked
 		return chromedp.Poll(fmt.Sprintf(`!document.querySelector("#story-%s").disabled`, step), nil, chromedp.WithPollingTimeout(0))
 	}
@@ -213,7 +238,7 @@ func tellStory(ctx context.Context, t *testing.T, model string) {
 		chromedp.Click("#story-again"), next("change"), read(1),
 		chromedp.Click("#story-change"),
 		chromedp.Poll(`document.querySelector("#story-says").textContent.includes("bought the last offer")`, nil, chromedp.WithPollingTimeout(0)),
-		next("over"), read(2), everyLook("story-"+model, &found), chromedp.EmulateViewport(1280, 900),
+		next("over"), read(2), pictureOf(model), everyLook("story-"+model, &found), chromedp.EmulateViewport(1280, 900),
 		chromedp.Click("#story-over"), next("rank"),
 	)
 	if err != nil {
@@ -289,6 +314,7 @@ func TestDashboard(t *testing.T) {
 		chromedp.Evaluate(fmt.Sprintf(`document.querySelectorAll("%s").length`, answered("B")), &rows),
 		chromedp.Evaluate(`document.querySelectorAll("[data-side=A] .strip rect").length`, &boxes),
 		chromedp.Text("#history summary", &title),
+		picture("dashboard-playground.png", 1000), chromedp.EmulateViewport(1280, 900),
 		dark("dark"), shoot("dashboard-playground.png"),
 	)
 	if err != nil {

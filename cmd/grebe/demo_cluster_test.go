@@ -150,7 +150,7 @@ func TestDemoCluster(t *testing.T) {
 	if said := <-r.lines; !strings.Contains(said, "n2 (pid") || !strings.Contains(said, "killed") {
 		t.Errorf("the demo says %q", said)
 	}
-	if err := chromedp.Run(ctx, state("n2", "SUSPECT", "GONE"), state("n2", "GONE"), shoot("fleet.png")); err != nil {
+	if err := chromedp.Run(ctx, state("n2", "SUSPECT", "GONE"), state("n2", "GONE"), shoot("fleet.png"), picture("dashboard-fleet.png", 765), chromedp.EmulateViewport(1280, 900)); err != nil {
 		t.Fatalf("%v; %v", err, complaints())
 	}
 	again := exec.Command("sh", "-c", "exec "+r.suggested(t, "serve -c"))

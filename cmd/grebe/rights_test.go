@@ -25,7 +25,7 @@ func TestDashboardSaysWhichRoleIsMissing(t *testing.T) {
 		return chromedp.Poll(fmt.Sprintf(`document.querySelector(%q).checkVisibility() && document.querySelector(%q).textContent.includes(%q)`,
 			box, box, want), nil, chromedp.WithPollingTimeout(0))
 	}
-	const lacks = `key "asker" has not the role `
+	const lacks = `key "asker" lacks the role `
 	var found []string
 	err = chromedp.Run(ctx,
 		chromedp.Navigate(home+"/"), chromedp.WaitVisible("#key-form"),

@@ -41,7 +41,7 @@ async function call(path, options = {}) {
     throw new Problem(0, "unreachable", "the server does not answer");
   }
   if (response.ok) return response;
-  if (response.status === 401 || response.status === 403) form.hidden = false;
+  if (denied(response)) form.hidden = false;
   const body = await response.json().catch(() => ({}));
   const told = body.error || {};
   throw new Problem(response.status, told.code || "", told.message || "the server says " + response.status);
@@ -76,10 +76,12 @@ export async function patiently(call) {
   }
 }
 
+// denied reports whether the reader's key, or that there is none, is the problem.
+export const denied = (problem) => problem.status === 401 || problem.status === 403;
+
 // lacking says which role a reader's key lacks to see something; other problems speak for themselves.
 export function lacking(problem, what, role) {
-  const denied = problem.status === 401 || problem.status === 403;
-  return denied ? `${what} need a key with the role ${role}: ${problem.message}` : problem.message;
+  return denied(problem) ? `${what} need a key with the role ${role}: ${problem.message}` : problem.message;
 }
 
 // element makes an element: element("td", {class: "number"}, "3").

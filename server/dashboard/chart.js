@@ -5,6 +5,7 @@ const W = 400, H = 136, LEFT = 46, TOP = 12, BOTTOM = 20;
 const LEAST = 60_000; // milliseconds that the width stands for at least
 const RECENT = 300_000; // milliseconds whose readings are all kept
 const KEPT = 600; // readings
+const FAR = 10; // a limit that is so many times the values would make them a flat line: it is in the key alone
 let wanted = RECENT; // milliseconds that are shown; 0: all
 let waiting = false;
 const all = new Set();
@@ -73,13 +74,14 @@ export class Chart {
   }
 
   top(points) {
-    let most = this.options.limit || 0;
+    let most = 0;
     for (const p of points) {
       const v = this.names.map((n) => p.values[n]).filter(Number.isFinite);
       const high = this.options.stacked ? v.reduce((a, b) => a + b, 0) : Math.max(0, ...v);
       most = Math.max(most, high);
     }
-    return niceTop(most);
+    const { limit } = this.options;
+    return niceTop(limit && (!most || most > limit / FAR) ? Math.max(limit, most) : most);
   }
 
   draw() {
@@ -123,7 +125,7 @@ export class Chart {
       }
       if (d) parts.push(svg("path", { class: `${stacked ? "area" : "line"} ${colour(s)}`, d }));
     });
-    if (limit) parts.push(svg("path", { class: "limit", d: `M${LEFT} ${y(limit)}H${W}` }));
+    if (limit && limit <= top) parts.push(svg("path", { class: "limit", d: `M${LEFT} ${y(limit)}H${W}` }));
     this.svg.replaceChildren(...parts);
     const last = points.length ? points[points.length - 1].values : {};
     const say = (n) => `${n} ${short(last[n] ?? (stacked ? 0 : NaN), unit)}`;

@@ -1,5 +1,5 @@
 // The view of the cluster as this server sees it: /v1/cluster, read every second, so that a node's death is seen as it happens.
-import { element, explained, getJSON, lacking, short, whole } from "./api.js";
+import { denied, element, explained, getJSON, lacking, short, whole } from "./api.js";
 import { Chart } from "./chart.js";
 import { eachReading } from "./live.js";
 import { by, rates } from "./metrics.js";
@@ -16,7 +16,7 @@ const says = {
 
 const charts = {
   routed: new Chart({ title: "Requests sent to nodes, per second", stacked: true, calm: true, explain: "By the process that serves this page" }),
-  backlog: new Chart({ title: "Backlog (ms)", unit: " ms", explain: "Predicted time until a node's queue is empty, of its busiest model" }),
+  backlog: new Chart({ title: "Backlog", unit: " ms", explain: "Predicted time until a node's queue is empty, of its busiest model" }),
   reasons: new Chart({ title: "Where requests are answered, per second", stacked: true, calm: true, explain: "Here, on another node (there), on a second one because the first failed (again), or here because no node is known (alone)" }),
 };
 
@@ -170,6 +170,7 @@ function showSummary(cluster) {
 
 async function read() {
   const got = await getJSON("/v1/cluster");
+  at("charts").hidden = false;
   const cluster = { ...got, nodes: got.nodes || [], changes: got.changes || [], transfers: got.transfers || [] };
   const time = performance.now();
   const routed = Object.fromEntries(cluster.nodes.map((n) => [n.id, n.routed]));
@@ -207,8 +208,8 @@ export function startFleet() {
       } catch (problem) {
         explained(problem);
         at("problem").hidden = false;
-        const denied = problem.status === 401 || problem.status === 403;
-        say(at("problem"), denied ? lacking(problem, "The nodes", "admin")
+        if (denied(problem)) at("charts").hidden = true;
+        say(at("problem"), denied(problem) ? lacking(problem, "The nodes", "admin")
           : `${problem.message}. What is below is old. The other nodes have this page too: follow their addresses.`);
       }
     }

@@ -1,5 +1,5 @@
 // The view of what the server does: what it remembers (/v1/history), and /metrics, read every two seconds.
-import { explained, getJSON, getText, lacking } from "./api.js";
+import { denied, explained, getJSON, getText, lacking } from "./api.js";
 import { Chart, choose, together } from "./chart.js";
 import { by, parse, quantile, rates, sum } from "./metrics.js";
 
@@ -87,10 +87,12 @@ async function metricsText() {
   try {
     const text = await getText("/metrics");
     at.hidden = true;
+    document.getElementById("charts").hidden = false;
     return text;
   } catch (problem) {
     at.textContent = problem.status === 0 ? `The charts stand still: ${problem.message}` : lacking(problem, "The charts", "admin");
     at.hidden = false;
+    if (denied(problem)) document.getElementById("charts").hidden = true; // empty charts would say that nothing happened
     throw problem;
   }
 }

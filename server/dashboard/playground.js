@@ -153,7 +153,7 @@ async function ask(form, box) {
       element("p", {}, element("b", {}, `${t.total.toFixed(1)} ms`), ` (queue ${t.queue.toFixed(1)}, fetch ${t.fetch.toFixed(1)}, compute ${t.compute.toFixed(1)}) · ${what}`),
       strip(answer.parts || partsOf(u)),
       element("p", { class: "note" }, `${short(u.prompt_tokens)} prompt tokens: ${short(u.computed_tokens)} computed, ${short(u.cached_tokens)} reused${u.beam_tokens ? `, and ${short(u.beam_tokens)} for beams` : ""}`),
-      scrolls("Results", await results(answer, isRank, request)),
+      scrolls(`Results of way ${box.parentElement.dataset.side}`, await results(answer, isRank, request)),
       commands(path, request));
   } catch (problem) {
     explained(problem);

@@ -66,7 +66,7 @@ type DeniedError struct {
 }
 
 func (e *DeniedError) Error() string {
-	return fmt.Sprintf("key %q has not the role %q that this needs", e.Name, e.Role)
+	return fmt.Sprintf("key %q lacks the role %q", e.Name, e.Role)
 }
 
 // LimitError means that a key exceeded its rate.
