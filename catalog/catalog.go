@@ -9,9 +9,9 @@
 // version of the catalog, also as the version of the item or user, so that versions of an id only
 // grow, across deletion and restart too. Writing what is there already changes nothing.
 //
-// Memory: an item takes about 190 bytes beyond its id, text and tokens, and some 400 more when it has
-// attributes; a user about 280, plus 16 and the id's length per item of its history, plus 96 and the
-// item's id per event. Options.MaxMemory bounds the sum.
+// Memory: an item takes about 190 bytes beyond its id, text and tokens, and some 400 more when it has attributes. A user
+// takes about 280 bytes, plus 16 and the id's length per item of its history, plus 96 and the item's id per event.
+// Options.MaxMemory bounds the sum.
 //
 // Deletion: a deleted item or user is gone for readers when the call returns. Its bytes are gone from
 // the files (write-ahead log included) when a background sweep has rewritten the files that held

@@ -3,10 +3,10 @@
 //	c, err := client.New("http://127.0.0.1:8080", client.Options{Key: key})
 //	answer, err := c.Rank(ctx, &client.RankRequest{User: client.User{ID: "u42"}, Candidates: client.IDs("i1", "i2")})
 //
-// Requests that the server did not take — it is full, stopping, starting, or gone for a moment — are sent
-// again after the time it asks for, until the context or Options.Patience ends. Rankings and recommendations change
-// nothing, and writes of whole items and users give the same result twice, so this is safe for all calls but
-// AppendEvents, which is sent again only if it surely did not arrive.
+// A client repeats a request that the server did not take, because it is full, stopping, starting or gone for a
+// moment. It waits for the time that the server asks for, until the context or Options.Patience ends. Repeating is
+// safe: rankings and recommendations change nothing, and writing a whole item or user twice gives the same result.
+// AppendEvents is the exception. It is repeated only if it surely did not arrive.
 //
 // A Client is safe for concurrent use.
 package client

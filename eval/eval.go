@@ -1,15 +1,13 @@
-// Package eval measures how good rankings and recommendations are, beside simple baselines and, where
-// the process that made the data is known, beside the best that is possible.
+// Package eval measures how good rankings and recommendations are. It compares them with simple baselines and, where
+// the process that made the data is known, with the best possible answers.
 //
-// A Question is a user, a list of candidates of whom the user takes one, and the item that the user
-// takes next from the whole catalog. A Way answers questions through a server, in process: a model with
-// the user first, the items first, as auto chooses, pointwise, or by beam search. All ways get the same
-// questions.
+// A Question is a user, a list of candidates of which the user takes one, and the item that the user takes next from
+// the whole catalog. A Way answers questions through a server, in process: a model with the user first, with the items
+// first, with the order that auto chooses, pointwise, or by beam search. All ways get the same questions.
 //
-// Metrics are those of the papers: Recall, MRR, NDCG and HIT at k. Intervals are of 95 %, by bootstrap
-// over users from a fixed seed. Where a question has the true probabilities of its candidates (those of
-// shop have), NDCG is also given in expectation over what the user takes, without the luck of
-// one draw; the share of the optimum is a ratio of these.
+// Metrics are those of the papers: Recall, MRR, NDCG and HIT at k. Intervals are of 95 %, by bootstrap over users from
+// a fixed seed. Questions of shop have the true probabilities of their candidates. For these, NDCG is also given in
+// expectation over what the user takes, without the luck of one draw. The share of the optimum is a ratio of these.
 package eval
 
 import (

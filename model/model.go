@@ -1,12 +1,12 @@
 // Package model turns a Hugging Face checkpoint into a model that runs on a compute.Device.
 //
-// Open reads config.json, finds the architecture that registered itself under architectures[0], and
-// lets it pack the weights. Architectures live in packages below (qwen, llama) and are linked in by a
-// blank import; most are a few lines that describe themselves to decoder.
+// Open reads config.json, finds the architecture that registered itself under architectures[0], and lets it pack the
+// weights. Architectures live in packages below (qwen, llama) and are linked in by a blank import. Most are a few
+// lines that describe themselves to package decoder.
 //
-// Matrices are packed by the device and their pages of the checkpoint given back; the embedding and
-// the output projection are read in place from the mapped file, so a model holds about as much memory
-// as its checkpoint has bytes.
+// The device packs the matrices, and their pages of the checkpoint are released. The embedding and the output
+// projection are read in place from the mapped file. So a model holds about as much memory as its checkpoint has
+// bytes.
 //
 // A Model is immutable and may be used by many runners at once.
 package model

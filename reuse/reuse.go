@@ -1,9 +1,9 @@
 // Package reuse ranks without computing again what an earlier request computed (BAT).
 //
-// For each request it finds the cached KV of the user and the items, lets package schedule choose the prefix order,
-// pins the entries that this order can use, and passes them to the engine's job. When the job is done it publishes the
-// computed KV that may be used again: the user with user-first, the items with item-first, preamble and lead-in with
-// both.
+// For each request it finds the cached KV of the user and the items and lets package schedule choose the prefix order.
+// It pins the entries that this order can use and passes them to the engine's job. When the job is done it publishes
+// the computed KV that may be used again: the user with user-first, the items with item-first, preamble and lead-in
+// with both.
 //
 // A user with an id has its own entry under that id, so that deleting the user deletes the entry. Tokens without an id
 // (inline histories, queries of /v1/score and /v1/rerank) are found by their content. The store keeps them as known

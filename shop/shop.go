@@ -17,7 +17,7 @@
 // chooses a category, then an item in it:
 //
 //   - The category comes from the customer's interests, from what goes with the last purchase (a tent,
-//     then a sleeping bag), from the search, from the same shelf again, or from anywhere; how much each
+//     then a sleeping bag), from the search, from the same shelf again, or from anywhere. How much each
 //     counts depends on whether this is the visit's first purchase and whether there was a search.
 //   - The item is chosen in proportion to its popularity, times how well style, brand and price suit
 //     this customer. The brand bought last counts a little more. Nobody buys an item twice, or one that
@@ -36,9 +36,9 @@
 // on average than the one in its order.
 //
 // A test customer has two questions at the end. Next is the next purchase, from the whole shop. Offer is
-// a list of a hundred items that the shop shows instead, made from what the customer's visits suggest,
-// from what is popular and from anything, without knowledge of the answer; Chosen is what the customer
-// takes from that list, drawn by the same probabilities restricted to it.
+// a list of a hundred items that the shop shows instead: items that the customer's visits suggest, popular
+// items and any others. It is made without knowledge of the answer. Chosen is the item that the customer takes
+// from that list, drawn by the same probabilities restricted to it.
 //
 // # Promises
 //

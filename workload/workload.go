@@ -10,16 +10,16 @@
 // Workload; everything else may be called from many goroutines.
 //
 // What a workload promises, and Measure prints beside the paper's figures:
-//   - Lengths of users and items have the stated means (log-normal, clamped and rounded, with the
-//     median solved for so that clamping and rounding do not move the mean; users of a log by the number
-//     of their events). Users who come often have longer histories (Spec.Tie, Spec.Events).
+//   - Lengths of users and items have the stated means. They are log-normal, clamped and rounded, and the
+//     median is chosen so that clamping and rounding do not move the mean. Users of a log have the lengths of
+//     their events. Users who come often have longer histories (Spec.Tie, Spec.Events).
 //   - The hottest tenth of the items gets nine tenths of the accesses, although the candidates of a
 //     request are distinct: the exponent of the Zipf law is solved for under that condition, and its
 //     head is flattened so that requests do not all hold the same few items. Candidates are drawn
 //     independently of the user and of the user's earlier requests (BAT section 3.3).
 //   - A user's requests come in sessions, of one request where the Spec has no bursts. Sessions start as
 //     a Poisson process, each for a user drawn in proportion to the user's events (Spec.Events) or from
-//     a Zipf law over users; a long tail of users has one request an hour or none.
+//     a Zipf law over users. A long tail of users has one request an hour or none.
 //   - Histories only grow: UserAt(i, v) is a prefix of UserAt(i, v+1).
 package workload
 

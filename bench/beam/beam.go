@@ -1,9 +1,10 @@
-// Package beam measures the generation of items on the CPU: attention of beams behind a shared prompt
-// against beams that each attend to it by themselves, the memory of both, selection against sorting and
-// heaps, whole recommendations with and without the valid-path constraint, and catalogs with real codes.
+// Package beam measures the generation of items on the CPU. It compares attention of beams behind a shared prompt with
+// beams that each attend to the prompt by themselves, in time and in memory. It compares selection with sorting and
+// with heaps. It runs whole recommendations with and without the constraint to valid paths, and catalogs with real
+// codes.
 //
-// What is compared takes turns within each block, in an order drawn anew; ratios are medians of the
-// blocks' own ratios, with bootstrap intervals of 95 %. The weights are random.
+// The contenders take turns within each block, in an order drawn anew. Ratios are medians of the blocks' own ratios,
+// with bootstrap intervals of 95 %. The weights are random.
 package beam
 
 import (

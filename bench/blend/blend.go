@@ -1,10 +1,19 @@
-// Package blend measures prompts of which KV from anywhere stands in for some tokens: how much worse they rank than the
-// same prompts computed in full, by how much is repaired and by which rule, and how much faster they are.
+// Package blend measures blended prompts: some of their tokens use KV that other prompts computed. It compares them with
+// the same prompts computed in full: how much worse they rank, and how much faster they are. Both depend on the share of
+// repaired tokens and on the rule that chooses them.
 //
-// The rivals choose other tokens with the same engine: RcLLM's rule those that much attention goes to in the first layer rather
-// than the second (attention, Grebe's as long as nothing was learned; learned is Grebe's when it was), CacheBlend's those whose KV
-// in the second layer deviates most from what stands in, EPIC's the first of each block, none none; both is ours with CacheBlend's
-// deviation added. A prefix cache computes what full computation does: only the preamble is shared by prompts of different users.
+// The rules run on the same engine:
+//
+//   - attention: the tokens that receive much attention in the second layer. Grebe uses it until importance is
+//     learned.
+//   - rcllm: the tokens that receive much attention in the first layer, as RcLLM chooses them.
+//   - learned: Grebe's rule with learned importance.
+//   - cacheblend: the tokens whose KV in the second layer deviates most from the reused KV.
+//   - both: Grebe's rule with CacheBlend's deviation added.
+//   - epic: the first tokens of each block.
+//   - none: no tokens.
+//
+// A prefix cache computes what full computation does: prompts of different users share the preamble only.
 package blend
 
 import (

@@ -1,17 +1,21 @@
-// Package cache measures eviction. It compares the default policy with LRU at every request of real traces, generated loops or a user's own
-// trace (the floor). It replays traces in virtual time through the books of package residency with every policy of
-// package evict, beside the offline optimum, and says what share of the gap between LRU and the optimum each closes, what that does to
-// the time to the first token, and what an access costs (Run). Predictions are learnt on the way, from what
-// was requested before, or made wrong on purpose: some share of perfect ones is replaced (the error sweep).
-// Predictors get the features that the product's do, from the same extractor.
-// It also times training and prediction, and trains XGBoost on the same samples where it is installed.
+// Package cache measures eviction.
 //
-// Nothing here is random between runs but times: traces are files or have fixed seeds, models train between two
-// requests.
+// The floor compares the default policy with LRU at every request of real traces, generated loops or a user's own
+// trace.
 //
-// Which data was used for tuning is part of the report. Defaults of package evict were chosen by looking at the whole real
-// traces; "2nd half" counts the hits of the second half, with caches and models warm from the first. The generated traces
-// were never tuned on.
+// Run replays traces in virtual time through package residency, with every policy of package evict and with the
+// offline optimum. For each policy it reports which share of the gap between LRU and the optimum it closes, how it
+// changes the time to the first token, and what an access costs. Predictions are learned during the replay from
+// earlier requests. Predictors get the features that the server's do, from the same extractor.
+//
+// The error sweep replaces a share of perfect predictions by wrong ones. The package also times training and
+// prediction, and trains XGBoost on the same samples where it is installed.
+//
+// Only times differ between runs: traces are files or have fixed seeds, and models train between two requests.
+//
+// Which data was used for tuning is part of the report. Defaults of package evict were chosen by looking at the whole
+// real traces. "2nd half" counts the hits of the second half, with caches and models warm from the first. The
+// generated traces were never tuned on.
 package cache
 
 import (

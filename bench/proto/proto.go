@@ -1,10 +1,10 @@
-// Package proto measures the semantic history pool (RCL-2): how far the keys and values of matched prototypes are from
-// those that a user's own tokens have, for users who are not in the pool; how many tokens are matched; and how
-// fast and how well prototypes are found.
+// Package proto measures the semantic history pool (RCL-2) for users who are not in the pool. It reports how many of
+// their tokens are matched, how far the keys and values of matched prototypes are from the user's own, and how fast
+// and how well prototypes are found.
 //
-// An error is that of one token's keys, or values, in one layer: the length of the difference by the length of the
-// true ones. Keys are compared at the same position. The first layer depends on the token alone and has no error
-// but that of rounding.
+// An error is that of one token's keys, or values, in one layer: the length of the difference divided by the length of
+// the true vector. Keys are compared at the same position. The first layer depends on the token alone, so its only
+// error is rounding.
 package proto
 
 import (

@@ -1,16 +1,18 @@
-// Package rank measures what reuse is worth: rankings on workloads shaped as BAT's Table 1, served by
-// each policy for the prefix order with a cache of its own and the same memory, by real compute on one
-// random model (Run); what it costs to rank with items gathered from the cache (Assemble); and how far
-// the two prompt orders agree on real histories and titles (Beauty).
+// Package rank measures what reuse is worth.
 //
-// What Run holds fixed. Requests go through serve.Service.Rank in process. All policies see the same
-// requests in the same order, take turns in blocks, and are compared block by block, which is what a
-// shared machine can measure. Scale shrinks users, items and requests by one factor, so that an hour
-// stays an hour: how often a user returns, how long an entry survives and what share of the users fits
-// are those of the full size. The cache's clock is that of the stream, not of the wall.
+//   - Run serves rankings on workloads shaped as BAT's Table 1, by real compute on one random model. Each policy for
+//     the prefix order has a cache of its own and the same memory.
+//   - Assemble measures what it costs to rank with items gathered from the cache.
+//   - Beauty measures how far the two prompt orders agree on real histories and titles.
 //
-// Memory is stated as room for all items and a share of the users' tokens. By default the share is the
-// paper's: see paperShare.
+// In Run, requests go through serve.Service.Rank in process. All policies see the same requests in the same order,
+// take turns in blocks, and are compared block by block: that can be measured on a shared machine. Scale shrinks
+// users, items and requests by one factor, so that an hour stays an hour. How often a user returns, how long an entry
+// survives and what share of the users fits are those of the full size. The cache's clock is that of the stream, not
+// of the wall.
+//
+// Memory is stated as room for all items and a share of the users' tokens. By default the share is the paper's: see
+// paperShare.
 package rank
 
 import (

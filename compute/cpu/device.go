@@ -1,8 +1,8 @@
 // Package cpu runs models on the processor: AMX, AVX-512, AVX2 or plain Go, chosen at run time.
 //
-// Bits: what a row yields depends on its own plan only. Products and attention sum in an order that
-// the shapes alone decide (see gemm and attend), K and V are rounded to the cache's format before
-// they are used, and threads divide rows, columns and heads, never sums.
+// Bits: the result of a row depends on its own plan only. The shapes alone decide the order in which products and
+// attention sum (see gemm and attend). K and V are rounded to the cache's format before they are used. Threads divide
+// rows, columns and heads, never sums.
 //
 // Lock order: device.mu is held while an operation runs on the team, and is a leaf.
 package cpu

@@ -1,4 +1,4 @@
-// Package prose reads the project's pages as text: sentences with their length, and links.
+// Package prose reads pages and comments as text: it finds sentences, counts their words, and lists links.
 package prose
 
 import (

@@ -2,7 +2,11 @@ package prose
 
 import (
 	"cmp"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -53,14 +57,59 @@ func pages(t *testing.T) map[string]string {
 	return out
 }
 
+// mean is the most words that sentences may have on average: in the README, in all of docs/, in all package comments.
+const mean = 20
+
+// TestSentencesAreShort fails for long sentences, and with -v reports how long they are (`make prose`).
 func TestSentencesAreShort(t *testing.T) {
-	for name, page := range pages(t) {
-		for _, s := range Sentences(page) {
+	words, sentences := map[string]int{}, map[string]int{}
+	count := func(group, name, text string) {
+		for _, s := range Sentences(text) {
+			words[group] += s.Words
+			sentences[group]++
 			if s.Words > longest {
 				t.Errorf("%s:%d: %d words, at most %d: %s", name, s.Line, s.Words, longest, s.Text)
 			}
 		}
 	}
+	for name, page := range pages(t) {
+		group, _, _ := strings.Cut(name, "/")
+		count(group, name, page)
+	}
+	for name, text := range comments(t) {
+		count("package comments", name, text)
+	}
+	for _, group := range slices.Sorted(maps.Keys(words)) {
+		per := float64(words[group]) / float64(sentences[group])
+		t.Logf("%-16s %5d sentences, %.1f words each", group, sentences[group], per)
+		if per > mean {
+			t.Errorf("sentences of %s have %.1f words on average, at most %d", group, per, mean)
+		}
+	}
+}
+
+// comments returns the packages' doc comments by the path of their file.
+func comments(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && skipped(name) {
+			return cmp.Or(err, fs.SkipDir)
+		}
+		if filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.PackageClauseOnly|parser.ParseComments)
+		if err == nil && f.Doc != nil && !ast.IsGenerated(f) {
+			// A tab begins a block of code, as four blanks do on a page.
+			out[strings.TrimPrefix(filepath.ToSlash(name), "../../")] = strings.ReplaceAll(f.Doc.Text(), "\t", "    ")
+		}
+		return err
+	})
+	if err != nil || len(out) < 50 {
+		t.Fatalf("found %d packages with comments: %v", len(out), err)
+	}
+	return out
 }
 
 func TestLinksResolve(t *testing.T) {

@@ -1,19 +1,18 @@
 // Package attend computes the attention of a batch of segments on the CPU, layer by layer.
 //
-// What a segment sees is cut into runs of keys: a long segment is a run of its own, neighbours in
-// Sees that are short are gathered into one, and the segment itself is the last, causal one. Before
-// a layer's units of work start, each run is packed once into scratch in the layout the kernels
-// want, however many segments see it. A unit is a tile of 32 queries — (token, query head) pairs of
-// one KV head — that goes through its runs with an online softmax.
+// The keys that a segment sees are cut into runs: a long segment is a run of its own, short neighbours in Sees are
+// gathered into one, and the segment itself is the last, causal run. Before a layer's units of work start, each run is
+// packed once into scratch in the layout of the kernels, however many segments see it. A unit is a tile of 32 queries:
+// (token, query head) pairs of one KV head. It goes through its runs with an online softmax.
 //
-// The bits of a result depend on the plan alone: runs and blocks are cut by the lengths in Sees,
-// tiles are anchored at the start of the segment or of the rows kept, keys are never split over threads, lanes of a tile
-// do not touch each other, and keys that a query does not see have probability 0 exactly. Where KV
-// came from, how it is chunked, what is cached and what else is in the batch do not matter.
+// The bits of a result depend on the plan alone. Runs and blocks are cut by the lengths in Sees. Tiles are anchored at
+// the start of the segment or of the rows kept. Keys are never split over threads, and lanes of a tile do not touch
+// each other. Keys that a query does not see have probability 0 exactly. Where KV came from, how it is chunked, what
+// is cached and what else is in the batch do not matter.
 //
-// Scratch lies outside the heap. It holds K and V of every distinct run for some KV heads: all of
-// them if that takes at most 64 MiB, else as many as fit, at least one. A segment is part of one run
-// by itself and of one for each different list of short neighbours it is gathered in.
+// Scratch lies outside the heap. It holds K and V of every distinct run for some KV heads: all of them if that takes
+// at most 64 MiB, else as many as fit, at least one. A segment is part of one run by itself and of one for each
+// different list of short neighbours it is gathered in.
 package attend
 
 //go:generate go run ./gen

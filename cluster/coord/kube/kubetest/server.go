@@ -1,9 +1,14 @@
 // Package kubetest is the part of Kubernetes' API server that package kube uses, in memory, for tests.
 //
-// It follows the protocol where a client can tell the difference: one counter of versions for all objects, updates and
-// deletions with preconditions, updates that change nothing, label selectors, pages that show the state of the first
-// one, watches from a version, bookmarks, 410 after a compaction, statuses as JSON, tokens and roles. Faults are
-// methods of Server. It takes time from package time, so it works inside testing/synctest.
+// It follows the protocol where a client can tell the difference:
+//
+//   - one counter of versions for all objects, and updates that change nothing
+//   - updates and deletions with preconditions
+//   - label selectors, and pages that show the state of the first one
+//   - watches from a version, bookmarks, and 410 after a compaction
+//   - statuses as JSON, tokens and roles
+//
+// Faults are methods of Server. It takes time from package time, so it works inside testing/synctest.
 //
 // Lock order: Server.mu is the only lock.
 package kubetest
