@@ -60,6 +60,28 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// filled breaks a text into lines that begin with an indent.
+func filled(text, indent string) string {
+	var out strings.Builder
+	width := 0
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case width == 0:
+			out.WriteString(indent)
+			width = len(indent)
+		case width+1+len(word) > 120:
+			out.WriteString("\n" + indent)
+			width = len(indent)
+		default:
+			out.WriteByte(' ')
+			width++
+		}
+		out.WriteString(word)
+		width += len(word)
+	}
+	return out.String()
+}
+
 // metricsOf adds a file's metrics: calls of NewDesc, and options with a Name.
 func metricsOf(t *testing.T, f file, found map[string]string) {
 	add := func(name, help ast.Expr, labels []string) {
@@ -73,7 +95,7 @@ func metricsOf(t *testing.T, f file, found map[string]string) {
 		if len(labels) > 0 {
 			text += "{" + strings.Join(labels, ",") + "}"
 		}
-		found[text] = fmt.Sprintf("- **`%s`**\n  %s\n", text, help2)
+		found[text] = fmt.Sprintf("- **`%s`**\n%s\n", text, filled(help2, "  "))
 	}
 	ast.Inspect(f.ast, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
