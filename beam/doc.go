@@ -27,6 +27,6 @@
 //
 // A search may also be free of the constraint, to measure what that costs and what it prevents.
 //
-// The package is pure. An Index is immutable, and Merge makes the next one of it; a Search, Set or Eligible belongs to one caller at a time
-// (a Set may be read by many). After its first use a Search allocates nothing per round.
+// The package is pure. An Index is immutable; Merge makes the next one of it. A Search, Set or Eligible belongs to one
+// caller at a time, but many may read a Set. After its first use a Search allocates nothing per round.
 package beam

@@ -1,9 +1,10 @@
-// Package blend chooses which tokens of an ordinary causal prompt are computed although KV from elsewhere could
-// stand in for them (RCL-5).
+// Package blend chooses which tokens of an ordinary causal prompt are computed again although KV of other prompts is
+// there for them (RCL-5).
 //
 // An item's block was computed without the user and the items before it, and a prototype is another token's KV: both
 // are near what the prompt would have given, not equal to it. Tokens that much attention goes to are worth repairing.
-// What is compared (RcLLM's rule, CacheBlend's, EPIC's) differs in the scores only; Choose is the same for all.
+// The rules that benchmarks compare (RcLLM's, CacheBlend's, EPIC's) differ in the scores only; Choose is the same for
+// all.
 //
 // The package is pure.
 package blend

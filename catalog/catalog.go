@@ -5,9 +5,9 @@
 // its fsync with the writes that came while the one before it ran. Killing the process at any moment
 // loses no write that returned. Readers see a write only when it is durable.
 //
-// What was handed out is never changed afterwards: a Put replaces an entry. Every change gets the next
-// version of the catalog, also as the version of the item or user, so that versions of an id only
-// grow, across deletion and restart too. Writing what is there already changes nothing.
+// A returned entry never changes: a Put replaces it. Every change gets the next version of the catalog, which is also
+// the version of the item or user. So versions of an id only grow, across deletions and restarts too. Writing what is
+// there already changes nothing.
 //
 // Memory: an item takes about 190 bytes beyond its id, text and tokens, and some 400 more when it has attributes. A user
 // takes about 280 bytes, plus 16 and the id's length per item of its history, plus 96 and the item's id per event.
@@ -18,8 +18,8 @@
 // them: it starts Options.SweepDelay after the first deletion, takes as long as rewriting those files
 // takes, and is resumed after a restart.
 //
-// What others keep of a user is theirs to remove: with Options.TrackDeletions a deletion stays recorded, user id
-// included, until they call DeletionDone.
+// Other rooms remove what they keep of a user themselves: with Options.TrackDeletions a deletion stays recorded, user
+// id included, until they call DeletionDone.
 //
 // Locks: the queue of writers (queueMu), then the maps (mu), which is held for map operations only.
 // The one writer that leads a round is alone in changing the maps, so it reads them without a lock.

@@ -3,7 +3,8 @@
 //
 // # The cache
 //
-// A key's hash names a set of 64 slots; 64 tags are compared at once, then the key. What leaves is chosen within the set.
+// A key's hash names a set of 64 slots; 64 tags are compared at once, then the key. The evicted row is chosen within
+// the set.
 //
 //   - A read takes no lock and allocates nothing: it copies the row out and counts only if the set's version was even
 //     before and is the same after. So a caller never sees half of one row and half of another.
@@ -20,10 +21,11 @@
 // # The table
 //
 // [Table] gathers batches: hits from the cache, all misses of a batch in one round trip to the store within a
-// deadline. A table in memory has no round trip: its rows are copied straight from there, and where they are looked up so evenly that
-// placing them makes no hits, most are not placed. A row that the store does not have, or cannot give in time, is the table's default row, and counted: a batch
-// never fails. So is a row of another size or of numbers that are not finite; the others of its batch are not touched by it. Rows that others change in Redis are forgotten as soon as the server tells, those that are Put through the
-// table at once.
+// deadline. A table in memory has no round trip: its rows are copied straight from there, and where they are looked up
+// so evenly that placing them makes no hits, most are not placed. A row that the store does not have, or cannot give
+// in time, is the table's default row, and counted: a batch never fails. So is a row of another size or of numbers
+// that are not finite; the others of its batch are not touched by it. Rows that others change in Redis are dropped as
+// soon as the server reports the change, rows that are Put through the table at once.
 package embed
 
 import (

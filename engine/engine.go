@@ -1,8 +1,8 @@
 // Package engine runs plans on a device: it collects the jobs of many requests into batches without
 // padding, runs the model over them and hands each job its own results.
 //
-// It knows plans only. What a job yields depends on its own plan alone; with KV taken from the cache
-// instead of computed the result is the same, on the CPU to the bit.
+// It knows plans only. The result of a job depends on its own plan alone. It is the same with KV from the cache as
+// with computed KV, on the CPU to the bit.
 //
 // An engine starts no goroutine and has no queue: whoever calls Run decides what goes together. It decides nothing from time
 // and reads no clock but the one it is given to measure batches: how long a batch waits for a Load is decided by others.

@@ -22,7 +22,7 @@
 // goes and which entry is written to disk. The store asks it under its lock, copies without the lock,
 // and reports the result.
 //
-// Other nodes of a cluster read entries by Lend and send them to an Arrival. What arrives is published as if it had been
+// Other nodes of a cluster read entries by Lend and send them to an Arrival. Arrived KV is published as if it had been
 // computed here. Deletes take precedence over arrivals.
 //
 // Lock order: Store.mu, then the pool's lock or that of the disk's index.

@@ -55,7 +55,7 @@ func TestReference(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, ok := statuses[serve.Code(text)]
-		meaning := strings.TrimSpace(spec.Comment.Text())
+		meaning := strings.TrimSpace(spec.Doc.Text() + spec.Comment.Text())
 		if !ok || meaning == "" {
 			t.Errorf("%s: has a status: %v; its comment is %q", text, ok, meaning)
 		}

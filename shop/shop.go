@@ -4,13 +4,12 @@
 //
 // # How people buy here
 //
-// The shop has about 10,000 items on some fifty shelves (categories) in thirteen departments. An item
-// has a brand, a style (lightweight, handmade, quiet, …), a price (a bargain ends in 90 cents, a dear one
-// is a round sum) and a title that says all of it.
-// Most items are there from the start; a fifth appears over the two years that the world lasts. In a
-// category the item of rank r sells in proportion to 1/(r+3): Zipf's law. Which items are on top
-// depends on brand, product and luck. Departments differ too: the most popular attracts four times as
-// many people as the least.
+// The shop has about 10,000 items on some fifty shelves (categories) in thirteen departments. An item has a brand, a
+// style (lightweight, handmade, quiet, …), a price, and a title that says all of it. A bargain ends in 90 cents, a
+// dear price is a round sum. Most items are there from the start; a fifth appears over the two years that the world
+// lasts. In a category the item of rank r sells in proportion to 1/(r+3): Zipf's law. Which items are on top depends
+// on brand, product and luck. Departments differ too: the most popular attracts four times as many people as the
+// least.
 //
 // A customer begins with a profile in words: two to four hobbies (departments), two styles, a budget.
 // Then come visits, some days apart. A visit may begin with a search. For each purchase the customer
@@ -30,10 +29,9 @@
 //
 // # Why the optimum is exact
 //
-// Nothing about a customer is hidden. Profile, searches, purchases and stars are all in the customer's
-// text (User.Text), and State is a function of them. State.Probabilities is therefore the true
-// probability of the next purchase given everything that a model can read, and no ranking can be better
-// on average than the one in its order.
+// Nothing about a customer is hidden. Profile, searches, purchases and stars are all in the customer's text
+// (User.Text), and State is a function of them. State.Probabilities is therefore the true probability of the next
+// purchase, given everything that a model can read. No ranking can be better on average than the one in its order.
 //
 // A test customer has two questions at the end. Next is the next purchase, from the whole shop. Offer is
 // a list of a hundred items that the shop shows instead: items that the customer's visits suggest, popular

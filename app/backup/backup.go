@@ -1,8 +1,8 @@
 // Package backup copies what a running server knows into a folder, and makes a data_dir of such a folder.
 //
-// A backup has the catalog's items and users, the versions of the catalog with the activated ones, the tables of
-// embeddings in Pebble, and the record of the catalog files that were loaded. All of it is of one moment: versions are
-// opened first, and the catalog has at least what they have. KV is not in a backup: it can be computed again.
+// A backup has the catalog's items and users, its versions and which of them are activated, the tables of embeddings
+// in Pebble, and the record of loaded catalog files. All of it is of one moment: versions are opened first, and the
+// catalog has at least what they have. KV is not in a backup: it can be computed again.
 //
 // The server writes its Contents as a stream. The client receives it into a folder beside the final one. The stream ends
 // with a manifest that names each file with its length and SHA-256. The folder gets its name when all files are

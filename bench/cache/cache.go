@@ -4,8 +4,8 @@
 // trace.
 //
 // Run replays traces in virtual time through package residency, with every policy of package evict and with the
-// offline optimum. For each policy it reports which share of the gap between LRU and the optimum it closes, how it
-// changes the time to the first token, and what an access costs. Predictions are learned during the replay from
+// offline optimum. For each policy it reports the share of the gap between LRU and the optimum that it closes. It also
+// reports the time to the first token and the cost of an access. Predictions are learned during the replay from
 // earlier requests. Predictors get the features that the server's do, from the same extractor.
 //
 // The error sweep replaces a share of perfect predictions by wrong ones. The package also times training and

@@ -1,8 +1,8 @@
 // Package decisions measures what it costs to decide: the CPU time that two binaries take for the same requests when
 // nothing is computed (device: none). It says whether the second is slower than the first.
 //
-// Each run has a server of each binary, on one thread that runs Go, and one client that asks one request after the
-// other, so that both see the same sequence. They take turns of a few requests: what else the machine does slows both.
+// Each run has a server of each binary, on one thread that runs Go. One client asks one request after the other, so
+// that both see the same sequence. They take turns of a few requests, so that other load of the machine slows both.
 // Time is that of the process, user and system together, from the end of the warm-up to the last answer.
 package decisions
 

@@ -1,10 +1,10 @@
 // Package gpu measures the work of generative recommenders on an NVIDIA GPU, beside what PyTorch does on the
 // same machine, and says which bars are reached.
 //
-// Before anything is timed, fresh random weights, keys and logits are held against compute/ref. Times of
-// models are those that a caller sees, from the batch to its logits on the host; times of single operations
-// are the GPU's own, of layers with their own data in one graph. Cases that are compared take turns, and
-// medians are reported. Bars are those of an H200.
+// Before anything is timed, fresh random weights, keys and logits are compared with compute/ref. Times of models are
+// those that a caller sees, from the batch to its logits on the host; times of single operations are the GPU's own, of
+// layers with their own data in one graph. Cases that are compared take turns, and medians are reported. Bars are
+// those of an H200.
 package gpu
 
 import (

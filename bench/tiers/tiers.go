@@ -1,8 +1,8 @@
 // Package tiers checks that a ranking does not depend on where cached KV lies: logits from KV on the device, in the host's memory and on disk are those
 // of a prompt that is computed as a whole, up to the rounding of bf16.
 //
-// It runs random checkpoints of every model family through the engine and the cache as the server does, with many cached items per prompt, and with attention
-// scratch for a few layers at a time.
+// It runs random checkpoints of every model family through the engine and the cache as the server does. Prompts have
+// many cached items, and attention has scratch for a few layers at a time.
 package tiers
 
 import (

@@ -12,14 +12,13 @@
 // Versions are kept up to a bound, the younger the denser: of three in a row the one in the middle goes
 // first where the gap that it leaves is small against its age. A generation goes with its last version.
 //
-// Files are written whole under another name, synced and renamed, logs are appended to and synced: after
-// a kill at any moment every version is either whole or not there. The catalog stays the truth: Open
-// compares the last version with it and adds what is missing. A file that is torn or damaged is told to
-// the log, counted and made anew. FORMAT.md describes the files. They name deleted items until the
-// versions that have them are gone.
+// Files are written whole under another name, synced and renamed, logs are appended to and synced: after a kill at any
+// moment every version is either whole or not there. The catalog stays the truth: Open compares the last version with
+// it and adds what is missing. A torn or damaged file is logged, counted and made anew. FORMAT.md describes the files.
+// They name deleted items until the versions that have them are gone.
 //
-// Open, Apply, Load and what reads the items of a Version are for one goroutine at a time; tables that were
-// handed out, and the list of versions, are safe for all.
+// Open, Apply, Load and the methods that read the items of a Version are for one goroutine at a time. Returned tables
+// and the list of versions are safe for all.
 package history
 
 import (

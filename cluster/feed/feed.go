@@ -1,16 +1,17 @@
 // Package feed brings what nodes hold to the routers' indexes.
 //
-// A node publishes each change of its books with a number, and a heartbeat every 100 ms. A follower of the node subscribes
-// from the last event that it has. If the node no longer keeps the events after that one, it sends a snapshot first. The
-// messages are those of package clusterv1.
+// A node publishes each change of its entries with a number, and a heartbeat every 100 ms. A follower of the node
+// subscribes from the last event that it has. If the node no longer keeps the events after that one, it sends a
+// snapshot first. The messages are those of package clusterv1.
 //
 // A follower shows a node's part of the index only while it can prove that the part was complete at most three heartbeats
 // ago. To prove it, the follower notes when it sent an Ask. A heartbeat says how long ago the node received that Ask, so the
 // node made the heartbeat at least that long after the follower's note. No clocks are compared, and messages that were held
 // up on their way are recognised as old. With a gap, a new boot or without recent proof the part is unknown.
 //
-// Every 60 s a node adds up what its books hold, by bucket of keys. A follower compares the sums with its index and asks for the
-// buckets that differ. That repairs differences without a gap, as from a change that the node did not publish.
+// Every 60 s a node adds up the entries that it holds, by bucket of keys. A follower compares the sums with its index
+// and asks for the buckets that differ. That repairs differences without a gap, as from a change that the node did not
+// publish.
 //
 // The package is pure: no goroutine, no lock, no I/O and no clock. Times are arguments, durations since any epoch of the
 // caller's. Package feed/wire has the gRPC server and client. Nothing here is safe for concurrent use.

@@ -7,8 +7,8 @@
 // agree.
 //
 // A process can be paused between its look at the clock and its write. Fencing covers that: every object that a leader
-// writes carries its term, and a new leader first claims each object, by rewriting it with its own term, before it acts
-// on what it read. A paused leader's compare-and-swap then fails. Readers ignore lower terms.
+// writes carries its term. A new leader first claims each object, by rewriting it with its own term, before it acts on
+// what it read. A paused leader's compare-and-swap then fails. Readers ignore lower terms.
 //
 // Election is pure: time is an argument. Run drives it against a coordinator.
 package leader

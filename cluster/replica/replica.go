@@ -8,9 +8,10 @@
 // The in-sync set is a fenced object under catalog/insync. The rules, and why no acknowledged write is lost:
 //   - A record is committed when all members of the set have it on disk, and at least one of them is not the leader. In a
 //     cluster of one node the leader alone is enough. Without a follower in the set writes fail with catalog.ErrUnavailable.
-//   - Only members of the set lead. A new leader claims the set first, so an old leader can change it no more. Then it appends
-//     an empty record of its term, after which its catalog refuses records of earlier terms. What an old leader has committed,
-//     this member had on disk before; what it has not, the old leader can no longer commit, because this member is missing.
+//   - Only members of the set lead. A new leader claims the set first, so an old leader can change it no more. Then it
+//     appends an empty record of its term, after which its catalog refuses records of earlier terms. This member had
+//     on disk whatever the old leader committed. The old leader can commit nothing more, because this member is
+//     missing.
 //   - The leader removes a follower that is behind for too long, and adds one that has all committed records. Until the
 //     coordinator has confirmed a change, records need the members of both sets.
 //   - A follower whose log is not a beginning of the leader's has an uncommitted tail, or was away for too long. It takes a

@@ -6,10 +6,10 @@
 // the GPU; inputs of products, queries and attention are in the weights' format. All matrices have
 // rows of a multiple of 16 values, the rest of which are zeros.
 //
-// A Runner records the operations of a batch and runs them when a result is asked for: as a captured
-// graph when it has run the same operations on a batch of about that size before, else one by one.
-// Kernels read true sizes and the places of K and V from tables in the GPU's memory, which every batch
-// fills anew, so that graphs hold for all batches of their size.
+// A Runner records the operations of a batch and runs them when a result is asked for: as a captured graph when it has
+// run the same operations on a batch of about that size before, else one by one. Kernels read true sizes and the
+// places of K and V from tables in the GPU's memory. Every batch fills the tables anew, so that a graph serves all
+// batches of its size.
 //
 // A GPU that is lost (a fault of a kernel, of its memory or of the driver) fails all further work with the
 // first error. The libraries hold on to the broken context: only another process can use the GPU again.

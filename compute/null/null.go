@@ -1,6 +1,6 @@
-// Package null is a device that computes nothing. It takes the time that it is told to take, and answers with
-// numbers that are made of tokens and positions alone: the same for the same rows, and meaningless. With it the
-// cost of everything around the products can be measured, and many nodes can be tried on one machine.
+// Package null is a device that computes nothing. It takes a given time, and answers with numbers that depend on
+// tokens and positions alone: the same for the same rows, and meaningless. With it the cost of everything around the
+// products can be measured, and many nodes can be tried on one machine.
 package null
 
 import (

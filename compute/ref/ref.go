@@ -1,10 +1,10 @@
-// Package ref is the device that defines what the operations of compute mean: float64, plain loops,
-// one goroutine, dense attention with the mask written out. It is slow on purpose; every other
-// device is held against it by computetest, and models are tested on it.
+// Package ref is the device that defines what the operations of compute mean: float64, plain loops, one goroutine,
+// dense attention with the mask written out. It is slow on purpose. computetest compares every other device with it,
+// and models are tested on it.
 //
-// What is rounded is what the contract says is stored: weights of a BF16 matrix, weights and input of one of 8
-// bits, K and V in chunks (read back from there before use), and the float32 angle of the rotation. Activations
-// are float64. Rounding is to nearest, ties to even.
+// It rounds only the values that the contract stores in a narrow format: weights of a BF16 matrix, weights and input
+// of one of 8 bits, K and V in chunks (read back from there before use), and the float32 angle of the rotation.
+// Activations are float64. Rounding is to nearest, ties to even.
 //
 // The race detector leaves out the loops that multiply and add (go:norace): most of the time of tests under it went there. They use
 // packed weights, which never change, and the runner's own numbers. Access to chunks, tables, batches and results is checked.

@@ -1,5 +1,5 @@
-// Package measure is grebe eval: it opens models with a data folder of their own, asks them the questions of package eval and
-// reports what they reach; and it writes the invented shop that they are asked about.
+// Package measure is grebe eval: it opens models with a data folder of their own, asks them the questions of package
+// eval and reports how well they answer. It also writes the invented shop that the questions are about.
 package measure
 
 import (

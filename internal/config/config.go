@@ -1,4 +1,4 @@
-// Package config reads what a server is told: a YAML file, then the environment, then flags.
+// Package config reads the configuration of a server: a YAML file, then the environment, then flags.
 //
 // A value remembers where it came from, so that every complaint names a file and line, a variable or
 // a flag, and so that `grebe serve --print-config` can show it. Nothing is ignored: an unknown key, a

@@ -1,4 +1,4 @@
-// Package record logs what the rooms that decide were told and what they decided, so that a run can be replayed.
+// Package record logs the inputs and the decisions of the rooms that decide, so that a run can be replayed.
 //
 // A Log has a line for each input, with a room's name in front, and behind it a line for each decision that followed:
 //

@@ -1,10 +1,10 @@
 // Package wire reads and writes the JSON form of Grebe's messages.
 //
-// Reading is strict, so that a client's mistake is told and never guessed at: unknown fields, wrong
-// types, numbers out of range, null, keys that come twice, invalid UTF-8 and trailing data are errors
-// that name the field's path. The forms of other servers (score, rerank) are read leniently:
-// unknown fields and null are passed over, and of a key that comes twice the last one counts. Lists
-// are bounded while they are read, so that a body never grows far beyond its size in memory.
+// Reading is strict: a client's mistake is reported, never guessed at: unknown fields, wrong types, numbers out of
+// range, null, keys that come twice, invalid UTF-8 and trailing data are errors that name the field's path. The forms
+// of other servers (score, rerank) are read leniently: unknown fields and null are passed over, and of a key that
+// comes twice the last one counts. Lists are bounded while they are read, so that a body never grows far beyond its
+// size in memory.
 //
 // The package is pure. What it returns holds no reference to the input.
 package wire

@@ -1,19 +1,19 @@
 // Package proto is the semantic history pool's index (RCL-2): it finds, for tokens of a user's history, prototypes
-// whose keys and values can stand in for theirs.
+// whose keys and values can replace theirs.
 //
 // A token's keys and values depend on the token, and on what stands before it. So a token is known by itself and
 // by the embedding of its context: decayed sums of rows of the tokens before it, over a few tokens, over some and
 // over all, and its place. Prototypes of other tokens never match; among those of the same one, the nearest
 // context wins.
 //
-// What rows are is learned from the model: they are the linear images of tokens' embeddings whose sums predict best,
-// over a sample of histories, how keys and values differ between occurrences of the same token. So the distance of
-// two contexts is a relative error of keys and values, as far as it can be predicted; the rest is known of each token
-// by its mean. Both together are a match's drift, 0 to 1.
+// The rows of the projection are learned from the model: they are the linear images of tokens' embeddings whose sums
+// predict best, over a sample of histories, how keys and values differ between occurrences of the same token. So the
+// distance of two contexts is the predictable part of a relative error of keys and values. The rest is known for each
+// token by its mean. Both together are a match's drift, 0 to 1.
 //
-// Contexts are linear in the tokens' embeddings, and so are their projections on random hyperplanes: both are
-// running sums over a history. Signs of projections, against the mean of the token's contexts, make the keys of
-// several hash tables, and a sketch by which what the tables give is sorted; the best are compared exactly.
+// Contexts are linear in the tokens' embeddings, and so are their projections on random hyperplanes: both are running
+// sums over a history. Signs of projections, relative to the mean of the token's contexts, are the keys of several
+// hash tables. They also make a sketch that sorts the candidates of the tables; the best are compared exactly.
 //
 // A Builder makes prototypes of histories: each occurrence joins the cluster of a context within a radius, or
 // begins one; the most frequent clusters stay, and the occurrence nearest to a cluster's centre represents it.

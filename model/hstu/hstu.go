@@ -2,10 +2,10 @@
 // and heads that predict what a user does with a candidate or which item comes next. FORMAT.md says what a
 // checkpoint looks like and what exactly is computed.
 //
-// A row of the engine's plans is still one token: it says which item and which actions, or which contextual
-// feature (Vocabulary in tokens.go). So plans, batches, caches and their keys are those of language models.
-// Whatever depends only on an item or an action (their MLPs) is computed once, when a model is opened; a row
-// is then a sum of rows of a few tables.
+// A row of the engine's plans is still one token: it says which item and which actions, or which contextual feature
+// (Vocabulary in tokens.go). So plans, batches, caches and their keys are those of language models. Values that depend
+// only on an item or an action (their MLPs) are computed once, when a model is opened. A row is then a sum of rows of
+// a few tables.
 //
 // A Model is immutable, but for a count, and safe for concurrent use.
 package hstu

@@ -7,9 +7,8 @@
 // comes from hot users; sessions begin and end so that it holds within seconds. Items are popular by a power law,
 // and a user's history names the same items whenever it is read.
 //
-// Embedding rows are counted in grains: one grain stands for Grain rows that are popular alike, so that a request
-// over a quarter of a million rows takes some tens of look-ups (miniature simulation, Waldspurger et al.,
-// ATC '17).
+// Embedding rows are counted in grains: one grain represents Grain rows of equal popularity. So a request over a
+// quarter of a million rows takes some tens of look-ups (miniature simulation, Waldspurger et al., ATC '17).
 //
 // The same Spec gives the same stream. There is no clock: times are seconds since the start. A Stream is not safe
 // for concurrent use.

@@ -1,5 +1,6 @@
-// Package smart is HLEM's SmartAllocator (HLM-3), a learned controller of the share of memory that embeddings get. grebe-bench holds it
-// against the others; grebe serves with alloc.Climb, which is better on workloads that neither was tuned on.
+// Package smart is HLEM's SmartAllocator (HLM-3), a learned controller of the share of memory that embeddings get.
+// grebe-bench compares it with the others. grebe serves with alloc.Climb, which is better on workloads that neither
+// was tuned on.
 package smart
 
 import (

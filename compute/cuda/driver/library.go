@@ -1,10 +1,10 @@
 // Package driver binds NVIDIA's driver, run-time compiler and matrix library without cgo: the
 // libraries are opened when they are wanted, so the binary runs where there are none.
 //
-// A Context is one GPU. The driver keeps the current context per thread, so every call that touches
-// a GPU is made between Enter and Leave on the same goroutine; several goroutines may be inside at
-// once. Calls return errors that name the call and its arguments. An error after which the driver
-// refuses all further work is remembered: Lost returns it, and every later call fails with it.
+// A Context is one GPU. The driver keeps the current context per thread. So every call that touches a GPU is made
+// between Enter and Leave on the same goroutine. Several goroutines may be inside at once. Calls return errors that
+// name the call and its arguments. An error after which the driver refuses all further work is remembered: Lost
+// returns it, and every later call fails with it.
 //
 // Whatever the driver reads after a call has returned lies outside the Go heap: see Host and Args.
 // The package knows nothing of models.

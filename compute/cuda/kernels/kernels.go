@@ -1,6 +1,6 @@
-// Package kernels holds the GPU's code: one operation per .cu file, and headers (.cuh). Load compiles
-// a file for the GPU and the sizes at hand when it is first wanted, and keeps the machine code on
-// disk, keyed by everything that it was made from.
+// Package kernels holds the GPU's code: one operation per .cu file, and headers (.cuh). Load compiles a file for the
+// GPU and the sizes at hand when it is first needed. It keeps the machine code on disk, keyed by everything that it
+// was made from.
 //
 // Kernels include no CUDA headers. Lines that begin with "// check:" in a file give the defines with
 // which the package's test compiles it where no CUDA is installed.

@@ -1,5 +1,5 @@
-// Package rows reads the keys and values of entries as numbers, with keys turned back to position 0: then those of two
-// occurrences of a token can be compared wherever they stand.
+// Package rows reads the keys and values of entries as numbers, with keys re-rotated to position 0. So two occurrences
+// of a token can be compared wherever they stand.
 package rows
 
 import (

@@ -1,4 +1,4 @@
-// Package feature tells which kernels this CPU can run.
+// Package feature reports which kernels this CPU can run.
 package feature
 
 import (
