@@ -29,7 +29,7 @@ var insides = map[string][]string{
 	"shop":   {"shop/demo", "shop"},
 	"compute": {
 		"compute/computetest",
-		"compute/cuda/drivertest", "compute/cuda", "compute/cuda/attend", "compute/cuda/product", "compute/cuda/topk", "compute/cuda/split",
+		"compute/cuda/rows/rowstest", "compute/cuda/drivertest", "compute/cuda", "compute/cuda/rows", "compute/cuda/attend", "compute/cuda/product", "compute/cuda/topk", "compute/cuda/split",
 		"compute/cuda/kernels", "compute/cuda/driver",
 		"compute/cpu", "compute/cpu/attend", "compute/cpu/gemm", "compute/cpu/vec", "compute/cpu/internal",
 		"compute/null", "compute/ref", "compute", "compute/internal",

@@ -1,0 +1,49 @@
+// Rows of embedding tables that are cached in the GPU's memory. A table has one word per row, its entry: the number of
+// a slot, and above it the epoch of the slot's page. An entry is valid while its epoch is the page's. So a page is
+// freed by changing its epoch, and no entry is touched. Epoch 0 is never valid.
+#pragma once
+#include "grebe.cuh"
+
+struct __align__(16) Page {
+  u8* base; // of the first slot's row
+  u32 epoch;
+  u32 unused;
+};
+
+struct __align__(16) Table {
+  u32* entries;
+  Page* pages; // as many as the slot's bits can name
+  u32 rows;
+  int words;      // 16-byte words of a row
+  int slot_bits;  // of an entry
+  int page_bits;  // of a slot's number: its place in the page
+};
+
+// Job is a list of rows of one table, for one grid row of a launch.
+struct __align__(16) Job {
+  const u32* ids;
+  u8* out;
+  const int* starts;    // of bags, count + 1; pooling only
+  const float* weights; // one per id, or none
+  int table, count;     // ids, or bags
+  int stride;           // bytes from one output to the next
+  int mean;
+};
+
+#define CLAIMED 0xffffffffu // no valid entry: who finds a row missing takes it
+
+// Returns where a row is cached, or 0.
+DEVICE u64 row_of(const Table& t, u32 id) {
+  if (id >= t.rows) return 0;
+  u32 e = t.entries[id], epoch = e >> t.slot_bits, slot = e & ((1u << t.slot_bits) - 1);
+  Page p = t.pages[slot >> t.page_bits];
+  if (epoch == 0 || p.epoch != epoch || e == CLAIMED) return 0;
+  return (u64)p.base + (u64)(slot & ((1u << t.page_bits) - 1)) * t.words * 16;
+}
+
+DEVICE u64 shuffle_u64(u64 v, int lane) {
+  u32 low, high;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(low) : "r"((u32)v), "r"(lane));
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(high) : "r"((u32)(v >> 32)), "r"(lane));
+  return (u64)high << 32 | low;
+}
