@@ -18,6 +18,7 @@ type Directory struct {
 	slots    []uint32 // by row; it holds if the slot is open and has the row
 	rows     []uint32 // by slot
 	stamps   []Stamp  // by slot
+	filled   []uint8  // slots of a set that have rows
 	sets     []SlabSet
 }
 
@@ -29,7 +30,7 @@ func NewDirectory(rows, pages, pageRows int, mode Mode) *Directory {
 	n := pages * pageRows
 	return &Directory{slab: NewSlab(n), mode: mode, now: 1, homes: Homes(n / SlabSlots), pageRows: pageRows,
 		slots: make([]uint32, rows), rows: make([]uint32, n), stamps: make([]Stamp, n),
-		sets: make([]SlabSet, n/SlabSlots)}
+		filled: make([]uint8, n/SlabSlots), sets: make([]SlabSet, n/SlabSlots)}
 }
 
 // Pages returns how many pages are open, and how many may be.
@@ -44,6 +45,7 @@ func (d *Directory) Open() (page int, ok bool) {
 		d.rows[slot] = NoRow
 	}
 	clear(d.sets[d.open/SlabSlots:][:d.pageRows/SlabSlots])
+	clear(d.filled[d.open/SlabSlots:][:d.pageRows/SlabSlots])
 	d.open += d.pageRows
 	return d.open/d.pageRows - 1, true
 }
@@ -88,7 +90,9 @@ func (d *Directory) Place(row uint32) (slot int, evicted uint32, ok bool) {
 		return 0, NoRow, false
 	}
 	slot = set.first + at
-	evicted = d.rows[slot]
+	if evicted = d.rows[slot]; evicted == NoRow {
+		d.filled[home]++
+	}
 	d.rows[slot], d.stamps[slot], d.slots[row] = row, m, uint32(slot)
 	return slot, evicted, true
 }
@@ -98,6 +102,7 @@ func (d *Directory) Remove(row uint32) bool {
 	slot, ok := d.Slot(row)
 	if ok {
 		d.rows[slot] = NoRow
+		d.filled[slot/SlabSlots]--
 	}
 	return ok
 }
@@ -122,6 +127,9 @@ func (s directorySet) Stamps() [SlabSlots]Stamp {
 }
 func (s directorySet) Key(slot int) uint64 { return scatter(s.d.rows[s.first+slot]) }
 func (s directorySet) Empty() int {
+	if s.d.filled[s.first/SlabSlots] == SlabSlots {
+		return -1
+	}
 	for i, row := range s.d.rows[s.first : s.first+SlabSlots] {
 		if row == NoRow {
 			return i
