@@ -41,6 +41,21 @@ DEVICE u64 row_of(const Table& t, u32 id) {
   return (u64)p.base + (u64)(slot & ((1u << t.page_bits) - 1)) * t.words * 16;
 }
 
+// Place divides places among rows that lie one behind the other by their length: a division is slower than a load here.
+// Places are below 2^20, and rows have up to 2^12 words.
+struct Place {
+  u32 words, inverse;
+};
+DEVICE Place by_words(int words) {
+  Place p = {(u32)words, 0xffffffffu / words + 1};
+  return p;
+}
+DEVICE u32 row_at(const Place& p, u32 i) {
+  u32 row;
+  asm("mul.hi.u32 %0, %1, %2;" : "=r"(row) : "r"(i), "r"(p.inverse));
+  return p.words == 1 ? i : row;
+}
+
 DEVICE u64 shuffle_u64(u64 v, int lane) {
   u32 low, high;
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(low) : "r"((u32)v), "r"(lane));

@@ -15,6 +15,7 @@
 KERNEL void __launch_bounds__(256) rows_gather(const Table* tables, const Job* jobs) {
   const Job j = jobs[blockIdx.y];
   const Table t = tables[j.table];
+  const Place words = by_words(t.words);
   int lane = threadIdx.x & 31, step = gridDim.x * 256;
   for (int first = (blockIdx.x * 256 + threadIdx.x) & ~31; first < j.count; first += step) {
     u64 row = first + lane < j.count ? row_of(t, j.ids[first + lane]) : 0;
@@ -24,21 +25,23 @@ KERNEL void __launch_bounds__(256) rows_gather(const Table* tables, const Job* j
 #pragma unroll
       for (int d = 0; d < DEPTH; d++) {
         int i = min_i(at + 32 * d + lane, all - 1); // no branch between the loads
-        u64 from = shuffle_u64(row, i / t.words);
-        v[d] = load_once(from ? (const U4*)from + i % t.words : (const U4*)t.pages);
+        u32 r = row_at(words, i);
+        u64 from = shuffle_u64(row, r);
+        v[d] = load_once(from ? (const U4*)from + (i - r * t.words) : (const U4*)t.pages);
         if (!from) v[d] = {0, 0, 0, 0};
       }
 #pragma unroll
       for (int d = 0; d < DEPTH; d++) {
         int i = at + 32 * d + lane;
         if (i >= all) continue;
-        u8* to = j.out + (u64)(first + i / t.words) * j.stride;
+        u32 r = row_at(words, i), w = i - r * t.words;
+        u8* to = j.out + (u64)(first + r) * j.stride;
         if (IN == OUT) {
-          ((U4*)to)[i % t.words] = v[d];
+          ((U4*)to)[w] = v[d];
         } else {
           float x[8];
           load8<IN>(&v[d], x);
-          store8<OUT>(to + i % t.words * 32, x);
+          store8<OUT>(to + w * 32, x);
         }
       }
     }

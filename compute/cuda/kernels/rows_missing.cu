@@ -5,6 +5,8 @@
 // stage's epoch changes, which forgets them all.
 #include "rows.cuh"
 
+#define DEPTH 4 // loads in flight per thread
+
 // Stage is where fetched rows of a table lie.
 struct __align__(16) Stage {
   u32* ids; // the missing rows
@@ -72,19 +74,20 @@ KERNEL void __launch_bounds__(256) rows_fetch(const Table* tables, const Stage* 
                                               int stride, int whole, int count) {
   const Table t = tables[table];
   const Stage s = stages[table];
+  const Place words = by_words(t.words);
   int lane = threadIdx.x & 31, n = min_i(count < 0 ? (int)*s.count : count, (int)s.room);
   for (int first = (blockIdx.x * 256 + threadIdx.x) & ~31; first < n; first += gridDim.x * 256) {
     u32 id = first + lane < n ? s.ids[first + lane] : 0;
     int all = min_i(32, n - first) * t.words;
     if (count >= 0 && first + lane < n && id < t.rows) t.entries[id] = s.first + first + lane;
-#define DEPTH 4 // loads in flight per thread
     for (int at = 0; at < all; at += 32 * DEPTH) {
       U4 v[DEPTH];
 #pragma unroll
       for (int d = 0; d < DEPTH; d++) {
         int i = min_i(at + 32 * d + lane, all - 1);
-        u64 row = whole ? shuffle_u64(id, i / t.words) : (u64)(first + i / t.words);
-        v[d] = load_once(from + row * stride + i % t.words * 16);
+        u32 r = row_at(words, i);
+        u64 row = whole ? shuffle_u64(id, r) : (u64)(first + r);
+        v[d] = load_once(from + row * stride + (i - r * t.words) * 16);
       }
 #pragma unroll
       for (int d = 0; d < DEPTH; d++) {
