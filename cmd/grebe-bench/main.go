@@ -26,6 +26,7 @@ type commands struct {
 	Place      placeCmd      `cmd:"" help:"Cutting catalogs by similarity: beside METIS and published shares; time and memory at scale."`
 	Allocator  allocatorCmd  `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`
 	Embed      embedCmd      `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
+	Rows       rowsCmd       `cmd:"" help:"Embedding rows in a GPU's memory: bags, sequences and fetched rows."`
 	KV8        kv8Cmd        `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`
 	Blend      blendCmd      `cmd:"" help:"Blended prompts, which reuse KV of other prompts: quality, speed."`
 	Prototypes prototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`

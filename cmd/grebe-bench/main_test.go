@@ -52,7 +52,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 // Each command has help with an example.
 func TestHelp(t *testing.T) {
 	for _, name := range strings.Fields("gemm gpu prefill hstu rank assemble beam catalog cache allocator embed kv8 blend prototypes tiers " +
-		"overload ahead budget import serve kv peer replay sim-check decisions train") {
+		"overload ahead budget import serve kv peer replay rows sim-check decisions train") {
 		if out, errs, code := command(t, name, "--help"); code != cli.Done || !strings.Contains(out, "grebe-bench "+name) {
 			t.Errorf("%s: exit code %d\n%s%s", name, code, out, errs)
 		}
