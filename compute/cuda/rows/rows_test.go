@@ -70,9 +70,11 @@ type rig struct {
 
 const most = 4096 // ids of a batch
 
+// newRig enters the context, which belongs to a thread: subtests have their own.
 func newRig(t *testing.T, c *driver.Context, spec rows.Spec, format rows.BF16) *rig {
 	g := &rig{t: t, c: c, spec: spec, bf16: format}
-	var err error
+	err := c.Enter()
+	must(t, err)
 	g.r, err = rows.New(c, []rows.Spec{spec}, format)
 	must(t, err)
 	g.s, err = c.NewStream()
@@ -97,6 +99,7 @@ func newRig(t *testing.T, c *driver.Context, spec rows.Spec, format rows.BF16) *
 }
 
 func (g *rig) close() {
+	defer g.c.Leave()
 	must(g.t, g.s.Sync())
 	must(g.t, g.r.CloseJobs(g.jobs))
 	must(g.t, g.r.Close())
