@@ -28,6 +28,7 @@ type bench struct {
 	memory []driver.Ptr
 	hosts  []*driver.Host
 	s      *driver.Stream
+	filler driver.Ptr // of time
 	err    error
 }
 
