@@ -1,6 +1,7 @@
 package rows_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
@@ -68,7 +69,11 @@ type rig struct {
 	jobs  *rows.Jobs
 }
 
-const most = 4096 // ids of a batch
+const (
+	most  = 4096    // ids of a batch
+	used  = 4       // pages that get memory
+	pages = 1 << 19 // so many leave 6 bits for epochs, which begin again after 62
+)
 
 // newRig enters the context, which belongs to a thread: subtests have their own.
 func newRig(t *testing.T, c *driver.Context, spec rows.Spec, format rows.BF16) *rig {
@@ -87,7 +92,7 @@ func newRig(t *testing.T, c *driver.Context, spec rows.Spec, format rows.BF16) *
 	}
 	g.all, g.in, g.ids = host(spec.Rows*spec.RowBytes), host(spec.Stage*spec.RowBytes), host(4*most)
 	g.bags, g.plan, g.out = host(8*most+4), host(16*most), host(most*g.stride())
-	g.arena, err = c.Alloc(spec.Pages * spec.PageRows * spec.RowBytes)
+	g.arena, err = c.Alloc(used * spec.PageRows * spec.RowBytes)
 	must(t, err)
 	g.jobs, err = g.r.NewJobs(2)
 	must(t, err)
@@ -225,13 +230,13 @@ func forms() map[string]rows.BF16 {
 }
 
 // TestFindAndFetch: ids that are not cached are listed once each and fetched from pinned memory on the GPU alone, and
-// sequences and bags of them are right, over many batches, so that epochs of the stage begin again.
+// sequences and bags of them are right.
 func TestFindAndFetch(t *testing.T) {
 	onGPUs(t, func(t *testing.T, c *driver.Context) {
 		for name, format := range forms() {
 			for _, rowBytes := range []int{16, 128, 336, 1024, 2064} {
 				t.Run(name, func(t *testing.T) {
-					spec := rows.Spec{Rows: 500, RowBytes: rowBytes, Pages: 3, PageRows: 64, Stage: 300}
+					spec := rows.Spec{Rows: 500, RowBytes: rowBytes, Pages: pages, PageRows: 64, Stage: 300}
 					g := newRig(t, c, spec, format)
 					defer g.close()
 					g.findAndFetch(rand.New(rand.NewPCG(3, uint64(rowBytes))))
@@ -319,16 +324,15 @@ func TestStageIsFull(t *testing.T) {
 }
 
 // TestCacheFollowsDirectory: on random batches, while pages come and go and rows change, the GPU has exactly the rows
-// that the directory says, with their content, and every batch reads right rows. Epochs of pages begin again on the
-// way.
+// that the directory says, with their content, and every batch reads right rows.
 func TestCacheFollowsDirectory(t *testing.T) {
 	onGPUs(t, func(t *testing.T, c *driver.Context) {
 		for name, format := range forms() {
 			t.Run(name, func(t *testing.T) {
-				spec := rows.Spec{Rows: 2000, RowBytes: 128, Pages: 4, PageRows: 64, Stage: 300}
+				spec := rows.Spec{Rows: 2000, RowBytes: 128, Pages: pages, PageRows: 64, Stage: 300}
 				g := newRig(t, c, spec, format)
 				defer g.close()
-				g.follow(evict.NewDirectory(spec.Rows, spec.Pages, spec.PageRows, 2), rand.New(rand.NewPCG(5, 6)))
+				g.follow(evict.NewDirectory(spec.Rows, used, spec.PageRows, 2), rand.New(rand.NewPCG(5, 6)))
 			})
 		}
 	})
@@ -425,6 +429,34 @@ func (g *rig) contents(d *evict.Directory) {
 			}
 		}
 	}
+}
+
+// TestEpochsBeginAgain: rows that were staged, or in a page, stay forgotten when epochs begin again.
+func TestEpochsBeginAgain(t *testing.T) {
+	onGPUs(t, func(t *testing.T, c *driver.Context) {
+		g := newRig(t, c, rows.Spec{Rows: 20, RowBytes: 64, Pages: pages, PageRows: 64, Stage: 300}, rows.BF16{})
+		defer g.close()
+		ids := []uint32{7, 9}
+		must(t, g.r.SetPage(g.s, 0, 0, g.arena))
+		must(t, g.r.Forget(g.s, 0))
+		copy(g.in.Bytes, g.row(7))
+		copy(g.in.Bytes[64:], g.row(9))
+		must(t, g.r.Fetch(g.s, 0, ids, g.in.Ptr))
+		p := rows.NewPlan(g.plan)
+		p.Add(9, 5, 1, evict.NoRow)
+		must(t, g.r.Place(g.s, 0, p))
+		g.gather("staged and placed", ids)
+		for i := range 130 {
+			must(t, g.r.Forget(g.s, 0))
+			must(t, g.r.SetPage(g.s, 0, 0, 0))
+			must(t, g.r.SetPage(g.s, 0, 0, g.arena))
+			must(t, g.r.Gather(g.s, g.jobs))
+			must(t, g.s.Sync())
+			if !bytes.Equal(g.out.Bytes[:128], make([]byte, 128)) {
+				t.Fatalf("after %d epochs a forgotten row is read", i+1)
+			}
+		}
+	})
 }
 
 // TestSpecs: tables that entries cannot name are refused.
