@@ -9,7 +9,8 @@
 // limits.go states how far a number may be off, and why. K and V that the device must not touch are
 // NaN or known bytes, so that a read or a write outside of what the batch means shows up.
 //
-// Runners that are a compute.Blender are held to that as well, and devices that are a compute.Quantiser.
+// Runners that are a compute.Blender are held to that as well, and devices that are a compute.Quantiser or a
+// compute.Retriever.
 //
 // All randomness comes from a case's seed, which its failure message names together with operation,
 // shape, row and the numbers. Results are looked at only after Hidden or Logits has returned: until
@@ -50,7 +51,7 @@ func Run(t *testing.T, name string, open func(t *testing.T) compute.Device, opts
 		for _, c := range checks(opts) {
 			t.Run(c.name, func(t *testing.T) {
 				switch err := c.on(d); {
-				case errors.Is(err, errNoBlender), errors.Is(err, errNoEight):
+				case errors.Is(err, errNoBlender), errors.Is(err, errNoEight), errors.Is(err, errNoRetriever):
 					t.Skip(err)
 				case err != nil:
 					t.Error(err)
@@ -84,6 +85,7 @@ func checks(opts Options) []check {
 	all = append(all, eightChecks(compute.FP8, opts)...)
 	all = append(all, crowdedChecks()...)
 	all = append(all, twiceChecks(opts)...)
+	all = append(all, retrieveChecks()...)
 	if opts.STU {
 		all = append(all, stuChecks()...)
 		all = append(all, stuContainChecks()...)

@@ -14,7 +14,7 @@
 // A GPU that is lost (a fault of a kernel, of its memory or of the driver) fails all further work with the
 // first error. The libraries hold on to the broken context: only another process can use the GPU again.
 //
-// Lock order: memory.across.mu, then memory.mu or multiplier.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
+// Lock order: memory.across.mu, then memory.mu, multiplier.mu or retrieval.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
 // splits.mu while attention is. A runner has no lock.
 package cuda
 
@@ -75,6 +75,7 @@ type device struct {
 	closed  bool
 
 	multiplier multiplier
+	retrieval  retrieval
 }
 
 // Device is a GPU as a compute.Device.
@@ -174,7 +175,7 @@ func (d *device) Close() error {
 	if d.fuses {
 		err = errors.Join(err, d.set.Close())
 	}
-	err = errors.Join(err, d.multiplier.close(d))
+	err = errors.Join(err, d.multiplier.close(d), d.retrieval.close(d))
 	for _, s := range d.stages {
 		err = errors.Join(err, s.close(d.c))
 	}
