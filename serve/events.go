@@ -306,14 +306,14 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if err != nil {
 		return nil, err
 	}
-	eligible := s.eligible(m, req, only, user)
+	without, eligible := excluded(m, req, user), s.eligible(m, only)
 	start := time.Now()
 	if err := checkLogits(r.result.Hidden[0], m.Config().Hidden); err != nil {
 		return nil, s.explain(c, fmt.Errorf("the state of the last event: %w", err))
 	}
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	found, broken, err := m.Retrieve(ctx, r.result.Hidden[0], n, h.at.Query, eligible)
+	found, broken, err := m.Retrieve(ctx, r.result.Hidden[0], n, h.at.Query, without, eligible)
 	if err != nil {
 		return nil, s.explain(c, err)
 	}
@@ -358,11 +358,15 @@ func (e *events) listed(s *Service, req *grebev1.RecommendRequest, only filter.F
 		if err := checkAttributes("filter", only, s.catalog); err != nil {
 			return nil, err
 		}
-		eligible := s.eligible(e.model, req, only, &grebev1.User{})
+		without, eligible := excluded(e.model, req, &grebev1.User{}), s.eligible(e.model, only)
 		_, _, version := s.catalog.Counts()
 		out := &generate.Result{Version: version}
 		for _, x := range list {
-			if row, ok := e.model.Row(x.ID); ok && len(out.Items) < n && eligible(row) {
+			row, ok := e.model.Row(x.ID)
+			if _, left := slices.BinarySearch(without, row); !ok || left {
+				continue
+			}
+			if len(out.Items) < n && (eligible == nil || eligible(row)) {
 				out.Items = append(out.Items, generate.Item{ID: x.ID, Score: math.Log(x.Share)})
 			}
 		}
@@ -410,14 +414,13 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 	return r, err
 }
 
-// eligible returns which items may be recommended. They must be in the catalog, unless it is empty, match the filter
-// and not be excluded. exclude_seen covers the whole history, including events that the model left out.
-func (s *Service) eligible(m *hstu.Model, req *grebev1.RecommendRequest, only filter.Filter,
-	user *grebev1.User) func(row int32) bool {
-	excluded := map[int32]bool{}
+// excluded returns the rows of the items that a request excludes, ascending. exclude_seen covers the whole history,
+// including events that the model left out.
+func excluded(m *hstu.Model, req *grebev1.RecommendRequest, user *grebev1.User) []int32 {
+	var rows []int32
 	exclude := func(id string) {
 		if row, ok := m.Row(id); ok {
-			excluded[row] = true
+			rows = append(rows, row)
 		}
 	}
 	for _, id := range req.Exclude {
@@ -431,13 +434,20 @@ func (s *Service) eligible(m *hstu.Model, req *grebev1.RecommendRequest, only fi
 			exclude(id)
 		}
 	}
+	slices.Sort(rows)
+	return slices.Compact(rows)
+}
+
+// eligible returns which items may be recommended. They must be in the catalog, unless it is empty, and match the
+// filter. It returns nil if all may.
+func (s *Service) eligible(m *hstu.Model, only filter.Filter) func(row int32) bool {
 	known, _, _ := s.catalog.Counts()
+	if known == 0 && len(only) == 0 {
+		return nil
+	}
 	return func(row int32) bool {
-		if excluded[row] {
-			return false
-		}
 		if known == 0 {
-			return len(only) == 0
+			return false
 		}
 		it, ok := s.item(nil, m.Name(row))
 		return ok && only.Matches(it.Attributes)

@@ -177,7 +177,7 @@ func (b *bench) run(ctx context.Context, r *Report) error {
 	var times []float64
 	for range b.o.Repeats {
 		start := time.Now()
-		if _, _, err := b.model.Retrieve(context.Background(), state, 100, 0, nil); err != nil {
+		if _, _, err := b.model.Retrieve(context.Background(), state, 100, 0, nil, nil); err != nil {
 			return err
 		}
 		times = append(times, ms(start))

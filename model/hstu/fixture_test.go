@@ -198,7 +198,7 @@ func TestFixtures(t *testing.T) {
 // checkRetrieval compares all items' scores, and their order.
 func checkRetrieval(t *testing.T, m *Model, state, want []float32) {
 	t.Helper()
-	found, _, err := m.Retrieve(t.Context(), state, len(want)+5, 0, nil)
+	found, _, err := m.Retrieve(t.Context(), state, len(want)+5, 0, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func checkRetrieval(t *testing.T, m *Model, state, want []float32) {
 		}
 	}
 	near(t, "retrieval", got, want)
-	few, _, err := m.Retrieve(t.Context(), state, 3, 0, func(item int32) bool { return item != found[1].Item })
+	few, _, err := m.Retrieve(t.Context(), state, 3, 0, nil, func(item int32) bool { return item != found[1].Item })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,14 +222,14 @@ func checkRetrieval(t *testing.T, m *Model, state, want []float32) {
 	b := m.index.blocks[0]
 	b.bias = make([]float32, b.out)
 	b.bias[found[0].Item] = float32(math.NaN())
-	rest, broken, err := m.Retrieve(t.Context(), state, 1, 0, nil)
+	rest, broken, err := m.Retrieve(t.Context(), state, 1, 0, nil, nil)
 	if err != nil || broken != 1 || rest[0] != found[1] {
 		t.Errorf("with a NaN for the best item: %v, %d broken, %v; want %v", rest, broken, err, found[1])
 	}
 	b.bias = nil
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := m.Retrieve(gone, state, 1, 0, nil); !errors.Is(err, context.Canceled) {
+	if _, _, err := m.Retrieve(gone, state, 1, 0, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("when nobody waits any more: %v", err)
 	}
 }

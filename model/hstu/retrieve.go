@@ -10,27 +10,33 @@ import (
 	"grebe/compute"
 )
 
-// index is the items' vectors, in blocks that a device multiplies with queries. It computes in float32, so
-// that the best items are the best, not nearly.
+// index is the items' vectors: on a device that retrieves, in bf16 like the model's other products, else in blocks that
+// the device multiplies with queries in float32.
 type index struct {
-	width  int
-	blocks []*linear
-	bytes  int64
+	width   int
+	items   int
+	vectors compute.Vectors // nil: blocks
+	asked   *company
+	blocks  []*linear
+	bytes   int64
 }
 
 // indexRows is the items of a block: their scores stay in a core's cache until they are looked at.
 const indexRows = 16384
 
 func newIndex(dev compute.Device, m *Model) (*index, error) {
-	x := &index{width: m.cfg.Hidden}
+	x := &index{width: m.cfg.Hidden, items: m.cfg.Items}
+	if r, ok := dev.(compute.Retriever); ok && m.dt == compute.BF16 {
+		err := x.onDevice(r, m)
+		if !errors.Is(err, compute.ErrNoVectors) {
+			return x, err
+		}
+	}
 	for first := 0; first < m.cfg.Items; first += indexRows {
 		n := min(indexRows, m.cfg.Items-first)
-		rows := rowsOf(m.items, first, n)
-		if m.itemMLP != nil {
-			var err error
-			if rows, err = m.itemMLP.apply(rows); err != nil {
-				return nil, err
-			}
+		rows, err := m.vectorsOf(first, n)
+		if err != nil {
+			return nil, err
 		}
 		block, err := newLinear(dev, rows, n, x.width, nil)
 		if err != nil {
@@ -42,16 +48,49 @@ func newIndex(dev compute.Device, m *Model) (*index, error) {
 	return x, nil
 }
 
+// vectorsOf returns the vectors of n items.
+func (m *Model) vectorsOf(first, n int) ([]float32, error) {
+	rows := rowsOf(m.items, first, n)
+	if m.itemMLP == nil {
+		return rows, nil
+	}
+	return m.itemMLP.apply(rows)
+}
+
+// onDevice puts the vectors on a device that retrieves.
+func (x *index) onDevice(r compute.Retriever, m *Model) (err error) {
+	x.vectors, err = r.Vectors(x.items, x.width, func(first int, to []float32) error {
+		for len(to) > 0 {
+			n := min(indexRows, len(to)/x.width)
+			rows, err := m.vectorsOf(first, n)
+			if err != nil {
+				return err
+			}
+			copy(to, rows)
+			first, to = first+n, to[len(rows):]
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	x.bytes = x.vectors.Bytes()
+	x.asked = newCompany(x.vectors)
+	return nil
+}
+
 // Found is an item and its score.
 type Found struct {
 	Item  int32
 	Score float32
 }
 
-// Retrieve returns the n items that the state of a history's last row scores best, best first, ties by row.
-// Items that eligible refuses are left out; it is asked only of items that would be among the best, and may be
-// nil. Broken is how many more have a score that is no finite number, and are left out. Retrieve ends when ctx does.
-func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int64, eligible func(item int32) bool) (found []Found, broken int, err error) {
+// Retrieve returns the n items that the state of a history's last row scores best, best first, ties by row. The items
+// of without, ascending, are left out, and so are those that eligible refuses; it may be nil, and is called by several
+// goroutines. Broken is how many more have a score that is no finite number, and are left out. Retrieve ends when ctx
+// does.
+func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int64, without []int32,
+	eligible func(item int32) bool) (found []Found, broken int, err error) {
 	if m.index == nil {
 		return nil, 0, errors.New("hstu: the model retrieves nothing")
 	}
@@ -64,9 +103,24 @@ func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int
 			return nil, 0, fmt.Errorf("hstu: value %d of the user's vector is %v", i, v)
 		}
 	}
+	if m.index.vectors != nil {
+		r := retrieval{x: m.index, user: user, n: n, without: without, eligible: eligible}
+		err := r.run(ctx)
+		return r.found, r.broken, err
+	}
+	return m.index.multiply(ctx, user, n, without, eligible)
+}
+
+// multiply is Retrieve by products of blocks.
+func (x *index) multiply(ctx context.Context, user []float32, n int, without []int32,
+	eligible func(item int32) bool) (found []Found, broken int, err error) {
 	best := top{n: n}
 	first := int32(0)
-	for _, b := range m.index.blocks {
+	takes := func(item int32) bool {
+		_, out := slices.BinarySearch(without, item)
+		return !out && (eligible == nil || eligible(item))
+	}
+	for _, b := range x.blocks {
 		if err := ctx.Err(); err != nil {
 			return nil, 0, err
 		}
@@ -76,12 +130,12 @@ func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int
 		}
 		for i, s := range scores {
 			if f := float64(s); math.IsNaN(f) || math.IsInf(f, 0) {
-				if eligible == nil || eligible(first+int32(i)) {
+				if takes(first + int32(i)) {
 					broken++
 				}
 				continue
 			}
-			if best.takes(s) && (eligible == nil || eligible(first+int32(i))) {
+			if best.takes(s) && takes(first+int32(i)) {
 				best.add(Found{first + int32(i), s})
 			}
 		}
