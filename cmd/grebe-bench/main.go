@@ -17,6 +17,7 @@ type commands struct {
 	GPU        gpuCmd        `cmd:"" name:"gpu" help:"Prompts and rankings of Qwen2-1.5B's shape on a GPU, beside PyTorch."`
 	Prefill    prefillCmd    `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
 	HSTU       hstuCmd       `cmd:"" name:"hstu" help:"A model of events: long histories, returning users, retrieval."`
+	Retrieve   retrieveCmd   `cmd:"" help:"The best of many items' vectors on a GPU."`
 	Rank       rankCmd       `cmd:"" help:"Rankings with each reuse policy, on workloads like those of the BAT paper."`
 	Assemble   assembleCmd   `cmd:"" help:"Cost of rankings whose items come from the cache; decisions; memory."`
 	Beam       beamCmd       `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
