@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
@@ -15,6 +16,7 @@ import (
 type multiplier struct {
 	mu     sync.Mutex
 	stream *driver.Stream
+	done   *driver.Event
 	args   *driver.Args
 	host   *driver.Host // rows, and results behind them
 	dev    driver.Ptr
@@ -77,7 +79,7 @@ func (x *multiplier) run(d *device, m *linear, rows int, in, out []float32) erro
 	if err == nil {
 		err = x.stream.Copy(x.host.Ptr.At(results), x.dev.At(results), 4*len(out))
 	}
-	if failed := x.stream.Sync(); err == nil { // also after a failure: the memory may be freed next
+	if failed := x.settle(); err == nil { // also after a failure: the memory may be freed next
 		err = failed
 	}
 	if err != nil {
@@ -87,6 +89,23 @@ func (x *multiplier) run(d *device, m *linear, rows int, in, out []float32) erro
 	return nil
 }
 
+// settle waits for the stream's work. It polls first: most products take less time than a thread takes to wake up, and
+// other requests wait for the multiplier meanwhile.
+func (x *multiplier) settle() error {
+	if x.done.Record(x.stream) == nil {
+		for begin := time.Now(); time.Since(begin) < polls; {
+			done, err := x.done.Done()
+			if err != nil {
+				break
+			}
+			if done {
+				return nil
+			}
+		}
+	}
+	return x.stream.Sync()
+}
+
 // ready makes room for n bytes.
 func (x *multiplier) ready(d *device, n int) (err error) {
 	if x.stream == nil {
@@ -94,6 +113,11 @@ func (x *multiplier) ready(d *device, n int) (err error) {
 			return err
 		}
 		if x.stream, err = d.c.NewStream(); err != nil {
+			return err
+		}
+	}
+	if x.done == nil {
+		if x.done, err = d.c.NewEvent(false); err != nil {
 			return err
 		}
 	}
@@ -123,7 +147,11 @@ func (x *multiplier) close(d *device) error {
 		return nil
 	}
 	x.args.Free()
-	return errors.Join(x.stream.Close(), d.c.FreeHost(x.host))
+	var err error
+	if x.done != nil {
+		err = x.done.Close()
+	}
+	return errors.Join(err, x.stream.Close(), d.c.FreeHost(x.host))
 }
 
 var _ compute.Multiplier = (*device)(nil)
