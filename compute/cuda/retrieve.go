@@ -94,6 +94,9 @@ func (d *device) Vectors(items, width int, read func(first int, to []float32) er
 			return nil, compute.ErrNoVectors
 		}
 	}
+	if err := v.compile(); err != nil {
+		return nil, fmt.Errorf("cuda: vectors of %d items: %w", items, err)
+	}
 	stride := 2 * retrieveChunk * v.chunks
 	var failed error
 	rows, from := make([]float32, 0, rowsOf(items, stride)*width), 0
@@ -125,6 +128,25 @@ func (d *device) Vectors(items, width int, read func(first int, to []float32) er
 func (v *vectors) stages(queries int) int {
 	room := v.d.c.Info().SharedMemory - retrieveStatic - queries*(2*retrieveChunk*v.chunks+16)
 	return min(6, max(0, room)/(retrieveWarps*retrieveStage))
+}
+
+// kernels returns the kernels of searches of up to so many queries.
+func (v *vectors) kernels(queries int) (scan, best *driver.Function, err error) {
+	defines := []string{fmt.Sprintf("QUERIES=%d", queries), fmt.Sprintf("STAGES=%d", v.stages(queries))}
+	if scan, err = v.d.kernel("retrieve.cu", "retrieve_scan", defines...); err == nil {
+		best, err = v.d.kernel("retrieve.cu", "retrieve_best", defines...)
+	}
+	return scan, best, err
+}
+
+// compile has the kernels ready before the first search.
+func (v *vectors) compile() error {
+	defer v.d.c.Leave()
+	err := v.d.c.Enter()
+	for n := 16; n <= v.most && err == nil; n *= 2 {
+		_, _, err = v.kernels(n)
+	}
+	return err
 }
 
 func (v *vectors) Bytes() int64 { return int64(v.items) * int64(v.chunks) * 2 * retrieveChunk }
@@ -266,16 +288,11 @@ func (s *retrieveScan) prepare() (err error) {
 	if err := s.r.open(d); err != nil {
 		return err
 	}
-	stages := s.v.stages(wide)
-	defines := []string{fmt.Sprintf("QUERIES=%d", wide), fmt.Sprintf("STAGES=%d", stages)}
-	if s.scan, err = d.kernel("retrieve.cu", "retrieve_scan", defines...); err != nil {
-		return err
-	}
-	if s.best, err = d.kernel("retrieve.cu", "retrieve_best", defines...); err != nil {
+	if s.scan, s.best, err = s.v.kernels(wide); err != nil {
 		return err
 	}
 	s.launch = driver.Launch{Grid: [3]int{d.c.Info().Processors}, Block: [3]int{32 * retrieveWarps},
-		Shared: wide*(2*retrieveChunk*s.v.chunks+16) + retrieveWarps*stages*retrieveStage}
+		Shared: wide*(2*retrieveChunk*s.v.chunks+16) + retrieveWarps*s.v.stages(wide)*retrieveStage}
 	items := retrieveTile * retrieveGroup
 	s.groups = (s.v.items + items - 1) / items
 	s.step = coprime(s.groups)
@@ -341,13 +358,7 @@ func (s *retrieveScan) upload() error {
 	if err := s.r.stream.Fill(s.r.outDev, 0, stateBytes+retrieveParts*countsBytes); err != nil {
 		return err
 	}
-	for i := range s.queries { // where the first part has no key
-		n := 8 * min(retrieveList, s.groups*retrieveGroup*retrieveTile)
-		if err := s.r.stream.Fill(s.r.lists.At(8*i*retrieveList), 0, n); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.r.stream.Fill(s.r.lists, 0, 8*retrieveList*len(s.queries)) // where the first part has no key
 }
 
 // quick launches parts that grow as fast as their lists can be expected to take, without waiting in between. It
@@ -455,12 +466,16 @@ func (s *retrieveScan) results() *retrieved {
 
 // take hands the results to the queries.
 func (s *retrieveScan) take() {
-	r := s.results()
+	r, all := s.results(), 0
+	for _, n := range r.state.kept[:len(s.queries)] {
+		all += int(n)
+	}
+	hits := make([]compute.Hit, all)
 	for i := range s.queries {
-		q := &s.queries[i]
-		q.Broken, q.Hits = int(r.state.broken[i]), make([]compute.Hit, r.state.kept[i])
-		for j := range q.Hits {
-			q.Hits[j] = hitOf(r.best[i][j])
+		q, n := &s.queries[i], int(r.state.kept[i])
+		q.Broken, q.Hits, hits = int(r.state.broken[i]), hits[:n:n], hits[n:]
+		for j, key := range r.best[i][:n] {
+			q.Hits[j] = hitOf(key)
 		}
 	}
 }
