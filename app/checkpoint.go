@@ -100,7 +100,7 @@ func (m *Model) readText(ctx context.Context, cfg *config.Config, mc *config.Mod
 		e.weights = nil
 		return w, nil
 	}
-	return m.app.openWeights(ctx, mc, m.progress)
+	return m.app.openWeights(ctx, mc, m.keep, m.progress)
 }
 
 // share takes a reference to a loaded checkpoint and to its memory; nil if there is none.

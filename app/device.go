@@ -100,7 +100,7 @@ func (m *Model) replicas(ctx context.Context, mc *config.Model, first engine.Mod
 	}
 	for _, d := range m.app.devices[1:] {
 		again, err := model.Open(mc.Path, d, model.Options{DType: mc.DType, KV: mc.KVDType, Weights: mc.Weights,
-			Context: ctx})
+			Keep: m.keep, Context: ctx})
 		if err != nil {
 			return nil, err
 		}

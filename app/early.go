@@ -18,6 +18,7 @@ import (
 type early struct {
 	done    chan struct{} // closed when the rest is set
 	version plan.Key
+	keep    []string    // as Model.keep
 	weights model.Model // nil: none, or a Model has taken them
 	err     error
 }
@@ -42,7 +43,7 @@ func (a *App) readEarly(ctx context.Context, cfg *config.Config) {
 		a.early[mc.Name] = e
 		wg.Go(func() {
 			defer close(e.done)
-			e.version, e.weights, e.err = a.readWeights(ctx, cfg, &mc)
+			e.version, e.keep, e.weights, e.err = a.readWeights(ctx, cfg, &mc)
 		})
 	}
 	a.closers.add(func() error {
@@ -59,22 +60,23 @@ func (a *App) readEarly(ctx context.Context, cfg *config.Config) {
 	})
 }
 
-// readWeights returns the version of a checkpoint and its weights.
-func (a *App) readWeights(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, model.Model, error) {
+// readWeights returns the version of a checkpoint, the patterns of what is not quantised, and its weights.
+func (a *App) readWeights(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, []string, model.Model, error) {
 	end := a.phase("checksum of the checkpoint", "model", mc.Name)
-	version, err := checkpointVersion(ctx, cfg, mc, a.device)
+	version, keep, err := a.versionOf(ctx, cfg, mc)
 	if err != nil {
-		return version, nil, err
+		return version, nil, nil, err
 	}
 	end()
-	weights, err := a.openWeights(ctx, mc, a.progress)
-	return version, weights, err
+	weights, err := a.openWeights(ctx, mc, keep, a.progress)
+	return version, keep, weights, err
 }
 
 // openWeights reads the weights of a model of texts to the first device.
-func (a *App) openWeights(ctx context.Context, mc *config.Model, progress func(model string, done, total int64)) (model.Model, error) {
+func (a *App) openWeights(ctx context.Context, mc *config.Model, keep []string,
+	progress func(model string, done, total int64)) (model.Model, error) {
 	defer a.phase("weights", "model", mc.Name)()
-	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Weights: mc.Weights, Context: ctx}
+	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Weights: mc.Weights, Keep: keep, Context: ctx}
 	opt.Progress = a.telling(ctx, mc.Name, progress)
 	opt.Warn = func(text string) { a.log.Warn(text, "model", mc.Name) }
 	return model.Open(mc.Path, a.device, opt)

@@ -106,7 +106,7 @@ func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 	}
 	own := *mc
 	own.Path = at
-	version, err := checkpointVersion(ctx, l.cfg, &own, l.app.device)
+	version, _, err := l.app.versionOf(ctx, l.cfg, &own)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"grebe/app/budget"
 	"grebe/compute"
@@ -273,6 +274,9 @@ func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model
 		mc.ItemTable))
 	if mc.Weights != "auto" && mc.Weights != "" { // so that KV from before there was a choice stays in use
 		text += "\nweights " + mc.Weights
+	}
+	if len(mc.WeightsKeep) > 0 {
+		text += "\nkeep " + strings.Join(mc.WeightsKeep, "\n")
 	}
 	if mc.Weights != "bf16" && mc.Weights != "int8" {
 		text += describeEight(described, d)

@@ -28,6 +28,7 @@ type Model struct {
 	app        *App
 	config     config.Model // with which it was opened; the path has its links resolved
 	version    plan.Key     // hash of everything that its KV depends on
+	keep       []string     // patterns of matrices that are not quantised
 	served     serve.Model
 	target     *generate.Target // nil: it does not generate
 	checkpoint int64            // bytes
@@ -49,9 +50,9 @@ func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Mode
 	m := &Model{app: a, config: *mc, memory: newMemory(a), progress: progress}
 	m.config.Path = at
 	if e := a.earlyOf(cfg, mc); e != nil {
-		m.version, err = e.version, e.err
+		m.version, m.keep, err = e.version, e.keep, e.err
 	} else {
-		m.version, err = checkpointVersion(ctx, cfg, &m.config, a.device)
+		m.version, m.keep, err = a.versionOf(ctx, cfg, &m.config)
 	}
 	if err != nil {
 		return nil, err

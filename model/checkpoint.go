@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"grebe/compute"
@@ -25,6 +26,7 @@ type Checkpoint struct {
 	// they do only where matrices are stored in that.
 	eight    compute.DType
 	asStored bool
+	keep     []*regexp.Regexp // matrices that compute in DType
 	warn     func(string)
 	warned   bool
 

@@ -95,6 +95,10 @@ type Options struct {
 	// compute.Quantiser of that). A device that does not compute in FP8 takes "fp8" for checkpoints of FP8 only. With
 	// products of FP8, DType is bf16.
 	Weights string
+	// Keep has regular expressions of matrices that compute in DType, whatever Weights says, such as `layers\.0\.`.
+	// Matrices that are multiplied together (queries, keys and values; gate and up) are kept together. One that matches
+	// no matrix is an error.
+	Keep []string
 	// Warn, when set, is told once that weights of 8 bits are expanded.
 	Warn func(text string)
 	// Progress, when set, is called now and then with the bytes of weights loaded so far and in all.
@@ -171,6 +175,9 @@ func openCheckpoint(dir string, cfg *Config, dev compute.Device, opts Options) (
 	c.DType, err = c.chooseDType(opts.DType)
 	if err == nil {
 		err = c.chooseWeights(opts.Weights, opts.DType)
+	}
+	if err == nil {
+		err = c.chooseKept(opts.Keep)
 	}
 	if err == nil {
 		c.KV, err = c.chooseKV(opts.KV)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -406,7 +408,7 @@ func (c *Checkpoint) chooseWeights(name, dtype string) error {
 // format returns the format in which the product of parts computes, and whether numbers of 8 bits are taken as they are.
 func (c *Checkpoint) format(parts []Part) (dt compute.DType, stored bool) {
 	q := c.Config.Quantisation
-	if c.eight == compute.F32 {
+	if c.eight == compute.F32 || c.keeps(parts) {
 		return c.DType, false
 	}
 	if !c.asStored {
@@ -418,4 +420,33 @@ func (c *Checkpoint) format(parts []Part) (dt compute.DType, stored bool) {
 		}
 	}
 	return c.eight, true
+}
+
+// chooseKept takes patterns of matrices that compute in DType.
+func (c *Checkpoint) chooseKept(patterns []string) error {
+	for _, text := range patterns {
+		p, err := regexp.Compile(text)
+		if err != nil {
+			return fmt.Errorf("keep %q: %w", text, err)
+		}
+		isMatrix := func(name string) bool { return p.MatchString(name) && strings.HasSuffix(name, "_proj.weight") }
+		if !slices.ContainsFunc(c.weights.Names(), isMatrix) {
+			return fmt.Errorf("keep %q matches no matrix of a layer, such as model.layers.0.mlp.down_proj.weight", text)
+		}
+		c.keep = append(c.keep, p)
+	}
+	return nil
+}
+
+// keeps reports whether a pattern matches one of the parts.
+func (c *Checkpoint) keeps(parts []Part) bool {
+	for _, part := range parts {
+		info, _ := c.lookup(part.Name)
+		for _, p := range c.keep {
+			if p.MatchString(info.Name) {
+				return true
+			}
+		}
+	}
+	return false
 }

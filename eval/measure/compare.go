@@ -27,6 +27,7 @@ type setup struct {
 	level     string // of the CPU's kernels; "": the best
 	dtype, kv string // "": as configured
 	weights   string // "": as configured
+	keep      bool   // a calibration keeps some of the matrices
 	parallel  int
 	passes    int
 }
@@ -47,6 +48,8 @@ func parseSetup(text string) (setup, error) {
 			s.dtype = word
 		case "int8", "fp8":
 			s.weights = word
+		case "calibrated":
+			s.keep = true
 		case "kv-f32", "kv-bf16", "kv-fp8":
 			s.kv = strings.TrimPrefix(word, "kv-")
 		case "batched":
@@ -55,8 +58,11 @@ func parseSetup(text string) (setup, error) {
 			s.passes = 2
 		default:
 			return s,
-				cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, int8, fp8, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
+				cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, int8, fp8, calibrated, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
 		}
+	}
+	if s.keep && s.weights == "" {
+		return s, cli.Usagef("--compare: %s: calibrated says what int8 or fp8 keeps: name one of them", text)
 	}
 	return s, nil
 }
@@ -159,7 +165,10 @@ func (c *Models) measureSetup(w *cli.World, tmp string, data *eval.Data, items s
 			cfg.Models[i].KVDType = s.kv
 		}
 		if s.weights != "" {
-			cfg.Models[i].Weights = s.weights
+			cfg.Models[i].Weights, cfg.Models[i].WeightsKeep = s.weights, nil
+		}
+		if s.keep {
+			cfg.Models[i].WeightsKeep = []string{config.KeepAuto}
 		}
 	}
 	open := app.OpenDevices

@@ -29,7 +29,7 @@ type Models struct {
 	Untrained  bool     `help:"A model of random weights instead, whose results must be those of chance."`
 	Ways       []string `want:"one of user, item, auto, blend, pointwise, pointwise-user, pointwise-item, beam, hstu" help:"user, item, auto, blend, pointwise (of which pointwise-user, pointwise-item), beam, hstu; default all that the models can do." placeholder:"WAY"`
 	Target     float64  `name:"blend-target" want:"above 0 and below 1" help:"Find the smallest budgets with which blended prompts reach this share of the whole prompts' NDCG@10." placeholder:"SHARE"`
-	Compare    []string `help:"Measure with each of these and say what changes against the first: words of cpu, plain, avx2, avx512, amx, cuda, f32, bf16, int8, fp8, kv-f32, kv-bf16, kv-fp8, batched, cached, joined by +; or files of --json." placeholder:"SETUP"`
+	Compare    []string `help:"Measure with each of these and say what changes against the first: words of cpu, plain, avx2, avx512, amx, cuda, f32, bf16, int8, fp8, calibrated, kv-f32, kv-bf16, kv-fp8, batched, cached, joined by +; or files of --json." placeholder:"SETUP"`
 	Users      int      `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 	Skip       int      `want:"at least 0" help:"Leave out so many of the shop's test customers at the beginning, to share them among machines." placeholder:"N"`
 

@@ -92,18 +92,25 @@ type Model struct {
 	KVDType string `yaml:"kv_dtype"`
 	// Weights is the format of the weights of products: auto (as in the checkpoint, where the device computes in it),
 	// bf16 (dtype's), int8 (CPU: quantised at load, half the memory) or fp8 (the same on GPUs from Ada on); auto
-	Weights      string  `yaml:"weights"`
-	Prompt       Prompt  `yaml:"prompt"`
-	Scoring      Scoring `yaml:"scoring"`
-	Prefix       Prefix  `yaml:"prefix"`
-	Blend        Blend   `yaml:"blend"`
-	Codes        Codes   `yaml:"codes"`
-	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of what is free at the start; 80%
-	HostMemory   Size    `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: shared with others, see cache
-	Disk         Size    `yaml:"disk"`          // for KV on disk, bytes; 0
+	Weights string `yaml:"weights"`
+	// WeightsKeep is a list of regular expressions of matrices that weights: int8 or fp8 does not round, such as
+	// 'layers\.0\.mlp\.down_proj', or auto alone: the most sensitive tenth, by a calibration on the texts of
+	// catalog.items; none
+	WeightsKeep  []string `yaml:"weights_keep"`
+	Prompt       Prompt   `yaml:"prompt"`
+	Scoring      Scoring  `yaml:"scoring"`
+	Prefix       Prefix   `yaml:"prefix"`
+	Blend        Blend    `yaml:"blend"`
+	Codes        Codes    `yaml:"codes"`
+	DeviceMemory Size     `yaml:"device_memory"` // for KV and embeddings, bytes or a share of what is free at the start; 80%
+	HostMemory   Size     `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: shared with others, see cache
+	Disk         Size     `yaml:"disk"`          // for KV on disk, bytes; 0
 	// ItemTable is the table in tables whose rows the items of a model of events have; the checkpoint's
 	ItemTable string `yaml:"item_table"`
 }
+
+// KeepAuto in Model.WeightsKeep stands for what a calibration chooses.
+const KeepAuto = "auto"
 
 // Prompt holds a model's templates.
 type Prompt struct {

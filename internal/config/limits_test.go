@@ -160,3 +160,25 @@ func TestSizes(t *testing.T) {
 		t.Errorf("7 bytes of 1000 are %d", got)
 	}
 }
+
+// weights_keep has patterns, or auto alone, for weights that are quantised at load.
+func TestWeightsKeep(t *testing.T) {
+	for _, c := range []struct {
+		weights string
+		keep    []string
+		want    string
+	}{
+		{"int8", nil, ""}, {"auto", nil, ""}, {"int8", []string{"auto"}, ""}, {"fp8", []string{`layers\.0\.`, "o_proj"}, ""},
+		{"auto", []string{"auto"}, "weights_keep: is for weights: int8 or fp8"},
+		{"int8", []string{"o_proj", "auto"}, "auto stands alone"},
+		{"int8", []string{"o_proj", "("}, "weights_keep[1]"}, {"int8", []string{""}, "weights_keep[0]"},
+	} {
+		var m Model
+		m.setDefaults()
+		m.Path, m.Weights, m.WeightsKeep = "m", c.weights, c.keep
+		err := m.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("weights %s, keep %q: %v, want %q", c.weights, c.keep, err, c.want)
+		}
+	}
+}

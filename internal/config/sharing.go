@@ -1,12 +1,15 @@
 package config
 
-import "path/filepath"
+import (
+	"path/filepath"
+	"strings"
+)
 
 // Sharing is the part of a model's configuration that two models must have in common to share a checkpoint: weights,
 // engines and memory.
 type Sharing struct {
-	path, dtype, kv, weights, table string
-	device, host, disk              Size
+	path, dtype, kv, weights, keep, table string
+	device, host, disk                    Size
 }
 
 // Sharing follows links in the path.
@@ -15,5 +18,5 @@ func (m *Model) Sharing() Sharing {
 	if err != nil {
 		at = m.Path // opening it returns the error
 	}
-	return Sharing{at, m.DType, m.KVDType, m.Weights, m.ItemTable, m.DeviceMemory, m.HostMemory, m.Disk}
+	return Sharing{at, m.DType, m.KVDType, m.Weights, strings.Join(m.WeightsKeep, "\n"), m.ItemTable, m.DeviceMemory, m.HostMemory, m.Disk}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,6 +148,23 @@ func (c *Config) validateModels(p *problems) {
 	}
 }
 
+func (m *Model) validateKeep(p *problems) {
+	if len(m.WeightsKeep) > 0 && m.Weights != "int8" && m.Weights != "fp8" {
+		p.add("weights_keep", "is for weights: int8 or fp8, but weights is %s", m.Weights)
+	}
+	for i, text := range m.WeightsKeep {
+		_, err := regexp.Compile(text)
+		switch {
+		case err != nil:
+			p.add(fmt.Sprintf("weights_keep[%d]", i), "%v", err)
+		case text == "":
+			p.add(fmt.Sprintf("weights_keep[%d]", i), "is empty, which matches all matrices")
+		case text == KeepAuto && len(m.WeightsKeep) > 1:
+			p.add("weights_keep", "auto stands alone: a calibration chooses all")
+		}
+	}
+}
+
 // Validate checks one model by itself.
 func (m *Model) Validate() error {
 	var p problems
@@ -159,6 +177,7 @@ func (m *Model) Validate() error {
 	p.oneOf("dtype", m.DType, "auto", "f32", "bf16")
 	p.oneOf("kv_dtype", m.KVDType, "auto", "f32", "bf16", "fp8")
 	p.oneOf("weights", m.Weights, "auto", "bf16", "int8", "fp8")
+	m.validateKeep(&p)
 	p.oneOf("prompt.history", m.Prompt.History, "text", "codes", "identifier")
 	if m.Prompt.History != "text" && m.Prompt.HistoryItem != "{text}" {
 		p.add("prompt.history_item", "is for history: text, but history is %s", m.Prompt.History)

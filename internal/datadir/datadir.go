@@ -22,6 +22,9 @@ func Tables(dir string) string { return filepath.Join(dir, "tables") }
 // KV is the folder of a model's keys and values; without a model the folder of all of them.
 func KV(dir, model string) string { return filepath.Join(dir, "kv", model) }
 
+// Calibrations is the folder of which matrices calibrations keep.
+func Calibrations(dir string) string { return filepath.Join(dir, "calibrations") }
+
 // Batches is the folder of batches of requests.
 func Batches(dir string) string { return filepath.Join(dir, "batches") }
 
@@ -38,5 +41,5 @@ func Check(dir string) error {
 
 // Names returns patterns of the files and folders of a server in a data_dir.
 func Names() []string {
-	return []string{"catalog", "versions", "imports", "tables", "kv", "prototypes", "importance", "etcd", "batches", "catalog.loaded*", "deleted-users"}
+	return []string{"catalog", "versions", "imports", "tables", "kv", "prototypes", "importance", "calibrations", "etcd", "batches", "catalog.loaded*", "deleted-users"}
 }

@@ -37,6 +37,8 @@ type Report struct {
 	Bytes  int64   `json:"bytes"`       // of all tensors
 	After  int64   `json:"bytes_after"` // of all tensors, quantised
 	Kept   float64 `json:"kept"`        // share of the products' operations that keep their format
+	// Calibration has what Calibrate found, if it ran.
+	Calibration []Sensitivity `json:"calibration,omitempty"`
 }
 
 // Layer has the relative error of a layer's weights: the norm of the difference over the norm.

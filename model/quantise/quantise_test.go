@@ -37,8 +37,13 @@ func checkpoint(t *testing.T) string {
 // states returns the final states of a few tokens.
 func states(t *testing.T, dir, weights string) []float32 {
 	t.Helper()
+	return statesWith(t, dir, model.Options{Weights: weights})
+}
+
+func statesWith(t *testing.T, dir string, opt model.Options) []float32 {
+	t.Helper()
 	d := ref.New()
-	m, err := model.Open(dir, d, model.Options{Weights: weights})
+	m, err := model.Open(dir, d, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,149 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/internal/datadir"
+	"grebe/internal/durable"
+	"grebe/internal/human"
+	"grebe/internal/readfile"
+	"grebe/kv"
+	"grebe/model"
+	"grebe/model/quantise"
+	"grebe/plan"
+)
+
+// versionOf returns the version of a model's KV and the patterns of the matrices that are not quantised. Where
+// weights_keep is auto, a calibration chooses them, unless an earlier start did. KV depends on them.
+func (a *App) versionOf(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, []string, error) {
+	version, err := checkpointVersion(ctx, cfg, mc, a.device)
+	if err != nil || !slices.Equal(mc.WeightsKeep, []string{config.KeepAuto}) {
+		return version, mc.WeightsKeep, err
+	}
+	note := filepath.Join(datadir.Calibrations(cfg.DataDir), hex.EncodeToString(version[:]))
+	keep, err := a.calibrated(ctx, cfg, mc, note)
+	if err != nil {
+		return plan.Key{}, nil, err
+	}
+	return kv.KeyOf(version, nil, "\nkept "+strings.Join(keep, "\n")), keep, nil
+}
+
+// calibrated returns the patterns in a file, or calibrates and writes them to it.
+func (a *App) calibrated(ctx context.Context, cfg *config.Config, mc *config.Model, file string) ([]string, error) {
+	format := compute.INT8
+	if mc.Weights == compute.FP8.String() {
+		format = compute.FP8
+	}
+	described, err := model.ReadConfig(mc.Path)
+	if err != nil {
+		return nil, err
+	}
+	if q, ok := a.device.(compute.Quantiser); !ok || !q.Quantises(format) || described.Quantisation != nil {
+		a.log.Warn("no calibration: nothing is quantised at load", "model", mc.Name, "weights", mc.Weights)
+		return nil, nil
+	}
+	var keep []string
+	if raw, err := readfile.Regular(file, 1<<20); err == nil && json.Unmarshal(raw, &keep) == nil {
+		a.log.Info("weights are kept as calibrated at an earlier start", "model", mc.Name, "kept", keep)
+		return keep, nil
+	}
+	start := time.Now()
+	prompts, err := CalibrationPrompts(mc.Path, cfg.Catalog.Items)
+	if err != nil {
+		return nil, err
+	}
+	all, err := quantise.Calibrate(ctx, quantise.Calibration{Dir: mc.Path, Device: a.device, Format: format,
+		Prompts: prompts})
+	if err != nil {
+		return nil, err
+	}
+	logKept(a.log.With("model", mc.Name, "seconds", human.Seconds(time.Since(start))), all)
+	keep = quantise.Kept(all)
+	raw, err := json.Marshal(keep)
+	if err == nil {
+		err = durable.MkdirAll(filepath.Dir(file))
+	}
+	if err == nil {
+		err = durable.WriteFile(file, func(w io.Writer) error { _, err := w.Write(raw); return err })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("note which weights are kept: %w", err)
+	}
+	return keep, nil
+}
+
+// logKept logs what a calibration keeps and why.
+func logKept(log *slog.Logger, all []quantise.Sensitivity) {
+	var kept []string
+	share, largest := 0.0, 0.0
+	for i := range all {
+		s := &all[i]
+		if !s.Kept {
+			largest = max(largest, s.Error)
+			continue
+		}
+		share += s.Share
+		kept = append(kept, fmt.Sprintf("layer %d %s: %.2g", s.Layer, s.Product, s.Error))
+	}
+	log.Info("weights calibrated: kept products and how far rounding each moves the states behind its layer", "kept", kept,
+		"operations", fmt.Sprintf("%.1f %%", 100*share), "largest_other", fmt.Sprintf("%.2g", largest))
+}
+
+// CalibrationPrompts makes prompts from the texts of a catalog's items, for a checkpoint with or without a tokenizer.
+// Without a file, or without texts in it, a default text is used.
+func CalibrationPrompts(checkpoint, items string) ([][]int32, error) {
+	described, err := model.ReadConfig(checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := OpenTokenizer(checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	var encode func([]int32, string) []int32
+	if tok != nil {
+		encode = tok.AppendEncode
+	}
+	var texts []string
+	if items != "" {
+		if texts, err = firstTexts(items); err != nil {
+			return nil, fmt.Errorf("texts for a calibration: %w", err)
+		}
+	}
+	return quantise.Prompts(encode, texts, described.Vocab), nil
+}
+
+// firstTexts returns the texts of the items at the beginning of a file. Lines of other formats are left out.
+func firstTexts(file string) ([]string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var texts []string
+	const bytes, lines = 1 << 20, 256
+	s := bufio.NewScanner(io.LimitReader(f, bytes))
+	s.Buffer(nil, bytes)
+	for len(texts) < lines && s.Scan() {
+		var item struct {
+			Text string `json:"text"`
+		}
+		if json.Unmarshal(s.Bytes(), &item) == nil && item.Text != "" {
+			texts = append(texts, item.Text)
+		}
+	}
+	return texts, nil
+}
