@@ -416,7 +416,41 @@ func TestBadQuantisedValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = model.Open(dir, ref.New(), model.Options{})
-	wantError(t, err, path)
+	wantError(t, err, path, "tensor ", "truncated")
+	if err := os.Truncate(path, 100); err != nil {
+		t.Fatal(err)
+	}
+	_, err = model.Open(dir, ref.New(), model.Options{})
+	wantError(t, err, path, "truncated")
+}
+
+// A matrix of another shape than config.json says, or under another name, is named, in every format.
+func TestBadQuantisedMatrices(t *testing.T) {
+	const at = "model.layers.1.self_attn.v_proj.weight"
+	for scheme, s := range schemes {
+		for _, c := range []struct {
+			name   string
+			change func(n *safetensors.Named)
+			want   []string
+		}{
+			{"shape", func(n *safetensors.Named) { n.Shape = []int{n.Shape[1], n.Shape[0]} }, []string{at, "has shape"}},
+			{"one dimension", func(n *safetensors.Named) { n.Shape = []int{n.Shape[0] * n.Shape[1]} }, []string{at, "has shape"}},
+			{"other name", func(n *safetensors.Named) { n.Name += "_packed" }, []string{at[len("model."):], "missing"}},
+		} {
+			t.Run(scheme+" "+c.name, func(t *testing.T) {
+				dir, twin := write(t, wide()), write(t, wide())
+				s.quantise(t, dir, twin)
+				reform(t, dir, func(n *safetensors.Named) bool {
+					if n.Name == at {
+						c.change(n)
+					}
+					return true
+				})
+				_, err := model.Open(dir, ref.New(), model.Options{})
+				wantError(t, err, c.want...)
+			})
+		}
+	}
 }
 
 // quantisationConfigs are refused with a word on what to do.
@@ -482,4 +516,17 @@ func FuzzQuantisation(f *testing.F) {
 			t.Fatalf("accepted %+v", *q)
 		}
 	})
+}
+
+// Patterns of matrices to keep name matrices of layers; a broken one, or one that matches none, is refused.
+func TestKeepPatterns(t *testing.T) {
+	dir := write(t, wide())
+	for text, want := range map[string]string{"(": "missing closing", "layers.9": "matches no matrix", "norm": "matches no matrix"} {
+		_, err := model.Open(dir, ref.New(), model.Options{Weights: "int8", Keep: []string{"o_proj", text}})
+		wantError(t, err, "keep", text, want)
+	}
+	all := states(t, dir, ref.New(), model.Options{DType: "f32", Weights: "int8", Keep: []string{"_proj"}})
+	if want := states(t, dir, ref.New(), model.Options{DType: "f32"}); !slices.Equal(all, want) {
+		t.Error("with all matrices kept, something was rounded")
+	}
 }
