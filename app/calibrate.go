@@ -102,8 +102,8 @@ func logKept(log *slog.Logger, all []quantise.Sensitivity) {
 		"operations", fmt.Sprintf("%.1f %%", 100*share), "largest_other", fmt.Sprintf("%.2g", largest))
 }
 
-// CalibrationPrompts makes prompts from the texts of a catalog's items, for a checkpoint with or without a tokenizer.
-// Without a file, or without texts in it, a default text is used.
+// CalibrationPrompts makes prompts from the texts of a catalog's items, or their tokens where they have those. Without a
+// file, or without either in it, a default text is used.
 func CalibrationPrompts(checkpoint, items string) ([][]int32, error) {
 	described, err := model.ReadConfig(checkpoint)
 	if err != nil {
@@ -119,31 +119,46 @@ func CalibrationPrompts(checkpoint, items string) ([][]int32, error) {
 	}
 	var texts []string
 	if items != "" {
-		if texts, err = firstTexts(items); err != nil {
+		var tokens []int32
+		if texts, tokens, err = firstItems(items, described.Vocab); err != nil {
 			return nil, fmt.Errorf("texts for a calibration: %w", err)
+		}
+		if len(tokens) > 0 {
+			texts, encode = nil, func(dst []int32, _ string) []int32 { return append(dst, tokens...) }
 		}
 	}
 	return quantise.Prompts(encode, texts, described.Vocab), nil
 }
 
-// firstTexts returns the texts of the items at the beginning of a file. Lines of other formats are left out.
-func firstTexts(file string) ([]string, error) {
+// firstItems returns the texts and tokens of the items at the beginning of a file. Lines of other formats are left out.
+func firstItems(file string, vocab int) (texts []string, tokens []int32, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
-	var texts []string
 	const bytes, lines = 1 << 20, 256
 	s := bufio.NewScanner(io.LimitReader(f, bytes))
 	s.Buffer(nil, bytes)
-	for len(texts) < lines && s.Scan() {
+	for range lines {
 		var item struct {
-			Text string `json:"text"`
+			Text   string  `json:"text"`
+			Tokens []int32 `json:"tokens"`
 		}
-		if json.Unmarshal(s.Bytes(), &item) == nil && item.Text != "" {
+		if !s.Scan() {
+			break
+		}
+		if json.Unmarshal(s.Bytes(), &item) != nil {
+			continue
+		}
+		if item.Text != "" {
 			texts = append(texts, item.Text)
 		}
+		for _, t := range item.Tokens {
+			if t >= 0 && int(t) < vocab {
+				tokens = append(tokens, t)
+			}
+		}
 	}
-	return texts, nil
+	return texts, tokens, nil
 }

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/compute"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
+	"grebe/model/modeltest"
 	"grebe/plan"
 )
 
@@ -56,5 +58,30 @@ func TestCalibratedWeights(t *testing.T) {
 	}
 	if _, same = open(); same == version {
 		t.Error("KV of other matrices in 8 bits has the same version")
+	}
+}
+
+// Prompts of a calibration are the items' texts, or their tokens as far as the vocabulary has them.
+func TestCalibrationPrompts(t *testing.T) {
+	dir := t.TempDir()
+	spec := modeltest.Spec{Architecture: modeltest.Qwen2, Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, Inter: 8, Vocab: 10,
+		DType: compute.BF16}
+	if err := modeltest.Write(dir, spec); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "items.ndjson")
+	lines := `{"id":"a","tokens":[3,4]}` + "\nno JSON\n" + `{"id":"b","tokens":[10,5,-1]}` + "\n"
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	prompts, err := CalibrationPrompts(dir, file)
+	if err != nil || !slices.Equal(prompts[0][:4], []int32{3, 4, 5, 3}) {
+		t.Errorf("prompts %v, %v", prompts, err)
+	}
+	if prompts, err = CalibrationPrompts(dir, ""); err != nil || len(prompts) != 4 {
+		t.Errorf("without items: %v, %v", prompts, err)
+	}
+	if _, err := CalibrationPrompts(dir, file+"x"); err == nil {
+		t.Error("a missing file is no error")
 	}
 }
