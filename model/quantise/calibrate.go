@@ -60,8 +60,8 @@ func Kept(all []Sensitivity) (patterns []string) {
 // layers.
 //
 // A layer is computed as it is, and with one product after the other in 8 bits, on the exact states behind the layer
-// before it. So the cost is that of five passes over the prompts and of packing every matrix twice. The device needs
-// room for one layer beside what it holds.
+// before it. So the cost is that of five passes over the prompts and of packing every matrix twice. A CPU
+// needs room for one layer beside what it holds; a GPU keeps some more until the end.
 func Calibrate(ctx context.Context, c Calibration) ([]Sensitivity, error) {
 	fail := func(err error) ([]Sensitivity, error) { return nil, fmt.Errorf("calibrate %s: %w", c.Dir, err) }
 	cfg, err := model.ReadConfig(c.Dir)
