@@ -154,6 +154,9 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	}
 	end()
 	a.device = a.devices[0]
+	if err := a.countBusy(); err != nil {
+		return err
+	}
 	if m := a.device.Memory(); m.Host() != m {
 		a.freeAtStart, _ = m.Sizes()
 	}

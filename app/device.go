@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"grebe/compute"
 	"grebe/compute/cpu"
@@ -79,6 +83,25 @@ func OpenDevices(cfg *config.Config, log *slog.Logger) ([]compute.Device, error)
 		return nil, fmt.Errorf("device cuda: a GPU for each of %d workers: %w", cfg.Workers, err)
 	}
 	return all, nil
+}
+
+// countBusy reports how long each GPU has work.
+func (a *App) countBusy() error {
+	for i, d := range a.devices {
+		gpu, ok := d.(interface{ Busy() time.Duration })
+		if !ok {
+			continue
+		}
+		err := a.registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name:        "grebe_device_busy_seconds_total",
+			Help:        "Time in which a GPU had work of this process; its rate is the share of time that the GPU is busy.",
+			ConstLabels: prometheus.Labels{"device": strconv.Itoa(i)},
+		}, func() float64 { return gpu.Busy().Seconds() }))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replica is a model on a device.

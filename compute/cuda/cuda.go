@@ -24,6 +24,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
@@ -71,6 +72,7 @@ type device struct {
 	fuses   bool         // there is a set
 	inPlace atomic.Bool  // as UseInPlace
 	splits  splits
+	busy    busyTime
 	stages  []*stage // that nobody uses
 	closed  bool
 
@@ -83,6 +85,8 @@ type Device interface {
 	compute.Device
 	// Context is the GPU itself, for measurements.
 	Context() *driver.Context
+	// Busy returns how long the GPU had work of at least one runner since it was opened.
+	Busy() time.Duration
 	// Lost returns the error after which the GPU does no more work, nil while it does.
 	Lost() error
 	// UseInPlace has batches begun from now on use cached KV in the host's memory where it is, or again

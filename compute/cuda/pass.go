@@ -97,7 +97,7 @@ func (r *runner) flush() error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	r.busy = true
+	r.works()
 	if err := r.dev.memory.await(r.stream); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (r *runner) wait() error {
 	if err := r.poll(r.done, pollsNear); err != nil {
 		return err
 	}
-	r.busy = false
+	r.rests()
 	return nil
 }
 
@@ -262,7 +262,7 @@ func (r *runner) waitAmid() error {
 	if err := r.poll(r.done, pollsAmid); err != nil {
 		return err
 	}
-	r.busy = false
+	r.rests()
 	return nil
 }
 

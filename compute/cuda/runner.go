@@ -27,6 +27,7 @@ type runner struct {
 	kept    bool    // Keep is among ops
 	ran     bool    // the last ops were started
 	busy    bool    // and may still run
+	counted bool    // as time in which the GPU is busy
 
 	// Of a batch that goes on with some rows, in several parts.
 	begun    bool    // some ops were started
@@ -165,6 +166,7 @@ func (r *runner) close() error {
 	if r.stream != nil {
 		err = r.stream.Sync()
 	}
+	r.rests()
 	r.placing.close(r.dev)
 	r.graphs.drop()
 	if r.att != nil {
@@ -422,12 +424,12 @@ func (r *runner) giveUp() {
 	if !r.busy && !r.placing.busy && !copying {
 		return
 	}
+	defer r.rests()
 	defer r.dev.c.Leave()
 	if r.dev.c.Enter() != nil {
 		return
 	}
 	_ = r.stream.Sync()
-	r.busy = false
 	if copying {
 		_ = r.att.idle()
 	}
