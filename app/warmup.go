@@ -9,8 +9,8 @@ import (
 // while no client waits.
 const warmFor = 4 * time.Second
 
-// warmUp sends models made-up requests, if the device prepares for kinds and sizes of requests as a GPU does. A request
-// that fails is logged: the model answered before.
+// warmUp sends models made-up requests, if the device prepares for kinds and sizes of requests as a GPU does. A
+// request that fails is logged: the model answered before.
 func (a *App) warmUp(ctx context.Context) error {
 	if m := a.device.Memory(); m.Host() == m {
 		return nil
@@ -34,7 +34,8 @@ func (a *App) warmUp(ctx context.Context) error {
 			a.log.Warn("sizes of requests are not all prepared for", "sizes_left", w.Left(), "error", err)
 			return
 		}
-		a.log.Info("prepared for requests of all sizes", "requests", w.Asked(), "seconds", time.Since(start).Round(time.Millisecond).Seconds())
+		a.log.Info("prepared for requests of all sizes", "requests", w.Asked(),
+			"seconds", time.Since(start).Round(time.Millisecond).Seconds())
 	})
 	return nil
 }

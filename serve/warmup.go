@@ -25,8 +25,8 @@ var warmWidths = []int{defaultBeamWidth, 512, 50}
 // warmTogether are numbers of searches at a time.
 var warmTogether = []int{2, 4, 8, 16}
 
-// WarmUp sends models made-up requests of all kinds and sizes, so that no client waits for what a device prepares at first
-// use. It counts only as probes and caches no users and items. It is for one goroutine.
+// WarmUp sends models made-up requests of all kinds and sizes, so that no client waits for what a device prepares at
+// first use. It counts only as probes and caches no users and items. It is for one goroutine.
 type WarmUp struct {
 	s     *Service
 	steps []warmStepOf
@@ -42,8 +42,8 @@ type warmStepOf struct {
 	together int // requests at a time
 }
 
-// NewWarmUp returns a warm-up of all models of texts. What most requests need comes first, and long prompts come before
-// short ones, which use the same memory.
+// NewWarmUp returns a warm-up of all models of texts. What most requests need comes first, and long prompts come
+// before short ones, which use the same memory.
 func (s *Service) NewWarmUp() *WarmUp {
 	w := &WarmUp{s: s}
 	for _, rare := range []bool{false, true} {
@@ -80,8 +80,8 @@ func (w *WarmUp) add(sl *slot, rare bool) {
 	}
 }
 
-// Run asks for as much as fits into a time. Later calls go on. Run returns the first failure that is a model's own fault,
-// after which the model is not asked again, and the context's error.
+// Run asks for as much as fits into a time. Later calls go on. Run returns the first failure that is a model's own
+// fault, after which the model is not asked again, and the context's error.
 func (w *WarmUp) Run(ctx context.Context, within time.Duration) error {
 	for start := time.Now(); w.Left() > 0 && time.Since(start) < within; {
 		if err := w.step(ctx); err != nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// busyTime is how long a GPU had work of at least one runner: from the first launch of a batch until the host knows that
-// all of it has ended. Its lock is a leaf.
+// busyTime is how long a GPU had work of at least one runner: from the first launch of a batch until the host knows
+// that all of it has ended. Its lock is a leaf.
 type busyTime struct {
 	mu    sync.Mutex
 	count int       // runners with work

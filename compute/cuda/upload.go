@@ -9,7 +9,8 @@ import (
 	"grebe/internal/offheap"
 )
 
-// Weights reach the GPU through stages. While one half of a stage is copied, the cores convert rows into the other half.
+// Weights reach the GPU through stages. While one half of a stage is copied, the cores convert rows into the other
+// half.
 const (
 	staged    = 64 << 20 // most bytes that are converted at a time without a stage
 	stageHalf = 16 << 20
@@ -78,8 +79,8 @@ func (s *stage) close(c *driver.Context) error {
 	return err
 }
 
-// upload makes a matrix of rows of width bytes on the GPU. Calls of row, which may run side by side, fill one row each. A
-// row is zero before.
+// upload makes a matrix of rows of width bytes on the GPU. Calls of row, which may run side by side, fill one row
+// each. A row is zero before.
 func (d *device) upload(rows, width int, row func(i int, to []byte)) (driver.Ptr, error) {
 	defer d.c.Leave()
 	if err := d.c.Enter(); err != nil {
@@ -158,8 +159,8 @@ func fillRows(from, width int, bytes []byte, row func(i int, to []byte)) {
 // rowsOf returns how many rows of width bytes are staged together.
 func rowsOf(rows, width int) int { return min(rows, max(1, staged/width)) }
 
-// inSteps passes rows of width bytes to put, some at a time. Calls of row, which may run side by side, fill one row each.
-// A row is zero before.
+// inSteps passes rows of width bytes to put, some at a time. Calls of row, which may run side by side, fill one row
+// each. A row is zero before.
 func inSteps(rows, width int, row func(i int, to []byte), put func(from int, bytes []byte) error) error {
 	step := rowsOf(rows, width)
 	stage, err := offheap.Alloc(step * width)
