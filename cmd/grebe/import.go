@@ -14,8 +14,8 @@ type importCmd struct {
 	Server     string   `xor:"target" help:"Import through this running server." placeholder:"URL"`
 	Config     string   `short:"c" xor:"target" type:"path" help:"Import into the data_dir of this configuration." placeholder:"FILE"`
 	DataDir    string   `xor:"target" type:"path" help:"Import into this folder; default: GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
-	Kind       string   `default:"" enum:"items,users,events," help:"What the files hold: items, users or events; default: told by name, columns or content."`
-	Format     string   `default:"" enum:"ndjson,csv,tsv,parquet," help:"Format of the files: ndjson, csv, tsv or parquet; default: told by name. Standard input needs it."`
+	Kind       string   `default:"" enum:"items,users,events," help:"What the files hold: items, users or events; default: by name, columns or content."`
+	Format     string   `default:"" enum:"ndjson,csv,tsv,parquet," help:"Format of the files: ndjson, csv, tsv or parquet; default: by name. Standard input needs it."`
 	Map        string   `help:"Which column each field comes from, such as id=sku,text=title,attributes.price=price:number; default: columns have the names of fields." placeholder:"FIELD=COLUMN,…"`
 	Separator  string   `help:"Character between the cells of CSV; default: a comma, in .tsv files a tab." placeholder:"C"`
 	Lists      string   `default:";" help:"Text between the elements of a list in one cell; default ${default}. A cell may also be a JSON list." placeholder:"TEXT"`

@@ -133,7 +133,7 @@ type Prompt struct {
 type Scoring struct {
 	Kind string `yaml:"kind"` // identifier or pointwise; identifier
 	Yes  Token  `yaml:"yes"`  // the answer that scores, for pointwise; none
-	No   Token  `yaml:"no"`   // the answer that it is held against, for pointwise; none
+	No   Token  `yaml:"no"`   // the answer that it is compared with, for pointwise; none
 }
 
 // Prefix says what prefix=auto means for one model.
@@ -143,7 +143,7 @@ type Prefix struct {
 	Orders []string `yaml:"orders"`
 }
 
-// Blend says how requests with prefix blend are computed: KV from anywhere stands in for tokens of an ordinary prompt,
+// Blend says how requests with prefix blend are computed: KV from anywhere replaces that of tokens of an ordinary prompt,
 // and a share of them is computed again. The answers are near those of the whole prompt, not equal to them.
 type Blend struct {
 	Auto    bool    `yaml:"auto"`    // prefix auto may blend too, where that is predicted to be faster; false
@@ -154,7 +154,7 @@ type Blend struct {
 	First   string  `yaml:"first"`   // what stands first in the prompt: user or item; user
 	// Importance, where grebe index --importance learned it, says which tokens of items are computed again; true
 	Importance bool `yaml:"importance"`
-	// Prototypes stand in for tokens of histories, where grebe index --prototypes made some; true
+	// Prototypes replace tokens of histories, where grebe index --prototypes made some; true
 	Prototypes bool `yaml:"prototypes"`
 	// DriftLimit is how far a prototype may be from its token, above 0 to 1: a token whose prototype is farther is computed; 0.6
 	DriftLimit float64 `yaml:"drift_limit"`

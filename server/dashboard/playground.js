@@ -78,7 +78,7 @@ export function strip(parts) {
   return out;
 }
 
-// partsOf tells the parts of a generation's prompt, of which what is cached comes first.
+// partsOf returns the parts of a generation's prompt, of which what is cached comes first.
 function partsOf(usage) {
   let left = usage.cached_tokens;
   const source = sources.find((s) => usage.by_source[s] > 0) || "host";
