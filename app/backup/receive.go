@@ -207,8 +207,13 @@ func readPieces(r *bufio.Reader, w io.Writer) (bytes int64, err error) {
 	}
 }
 
-// Verify reads a backup and compares each file with the manifest.
+// Verify reads a backup and compares each file with the manifest. A folder with PartSuffix is incomplete: its command
+// did not report success.
 func Verify(dir string) (*Manifest, error) {
+	if strings.HasSuffix(filepath.Clean(dir), PartSuffix) {
+		return nil, fmt.Errorf("%s is %w: its name ends in %s. It was interrupted: make another",
+			dir, ErrIncomplete, PartSuffix)
+	}
 	data, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is %w: it has no %s. It was interrupted: make another", dir, ErrIncomplete, manifestFile)
