@@ -38,7 +38,7 @@ func BuilderOf(mc *config.Model) (*prompt.Builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return prompt.New(promptConfig(mc), tok, described.Vocab)
+	return newBuilder(mc, tok, described.Vocab)
 }
 
 // UsableCodes is like CodesOf, and counts for each model how many of the catalog's items it can generate.

@@ -43,7 +43,7 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	if err != nil {
 		return none, err
 	}
-	builder, err := prompt.New(promptConfig(mc), tok, described.Vocab)
+	builder, err := newBuilder(mc, tok, described.Vocab)
 	if err != nil {
 		return none, err
 	}
@@ -191,6 +191,18 @@ func OpenTokenizer(dir string) (prompt.Tokenizer, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// newBuilder makes a prompt builder.
+func newBuilder(mc *config.Model, tok prompt.Tokenizer, vocab int) (*prompt.Builder, error) {
+	c := promptConfig(mc)
+	if mc.ReadsChatTemplate() {
+		var err error
+		if c.ChatTemplate.Source, c.ChatTemplate.Tokens, err = tokenizer.ChatTemplate(mc.Path); err != nil {
+			return nil, err
+		}
+	}
+	return prompt.New(c, tok, vocab)
 }
 
 func promptConfig(mc *config.Model) prompt.Config {

@@ -1,7 +1,6 @@
 package prompt
 
 import (
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,33 +15,6 @@ func (b *Builder) CompletionTokens(text string) ([]int32, error) {
 		text = strings.TrimSuffix(text, end.literal)
 	}
 	return b.segment(b.completion, &User{Text: text})
-}
-
-// errNoChat says that messages cannot be joined.
-var errNoChat = errors.New("the model has no prompt.chat_message, the template of a message")
-
-// Message is a message of a chat.
-type Message struct{ Role, Text string }
-
-// Chat returns the prompt of a chat: each message by the template, then what stands before the answer.
-func (b *Builder) Chat(messages []Message) (string, error) {
-	if len(b.message) == 0 {
-		return "", errNoChat
-	}
-	var out strings.Builder
-	for _, m := range messages {
-		for _, p := range b.message {
-			switch p.field {
-			case "role":
-				out.WriteString(m.Role)
-			case "text":
-				out.WriteString(m.Text)
-			default:
-				out.WriteString(p.literal)
-			}
-		}
-	}
-	return out.String() + b.chatEnd, nil
 }
 
 // Complete lays out a generation whose whole prompt is given. If it begins with the model's preamble or ends with its

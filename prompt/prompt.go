@@ -27,8 +27,9 @@ type Config struct {
 	User                string // template of the user segment: {text}, {history}; "{text}"
 	Query               string // template of a query to rerank documents by: {text}; User, where it has {text}
 	Completion          string // template of a prompt that a client gives whole: {text}; "{text}"
-	ChatMessage         string // template of a message of a chat: {role}, {text}; none: the model takes no chats
+	ChatMessage         string // template of a message of a chat: {role}, {text}; none: ChatTemplate
 	ChatEnd             string // after the messages; none
+	ChatTemplate        ChatTemplate
 	Item                string // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
 	History             string // how {history} lists items: text, codes or identifier; text
 	HistoryItem         string // template of an item that {history} lists as text, with Item's fields; "{text}"
@@ -79,7 +80,8 @@ type Builder struct {
 	user, item  template
 	query       template // none: the model takes no queries
 	completion  template
-	message     template // of a chat; none: the model takes no chats
+	message     template // of a chat; none: chat
+	chat        *chat    // none: without message the model takes no chats
 	chatEnd     string
 	past        template // of an item in a history
 	history     historyKind
@@ -127,6 +129,12 @@ func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
 	}
 	if b.chatEnd = cfg.ChatEnd; cfg.ChatEnd != "" && cfg.ChatMessage == "" {
 		return nil, errors.New("prompt.chat_end needs prompt.chat_message")
+	}
+	if cfg.ChatMessage == "" && cfg.ChatTemplate.Source != "" {
+		if b.chat, err = newChat(&cfg.ChatTemplate); err != nil {
+			err = fmt.Errorf("the checkpoint's chat template is not supported: %w; set prompt.chat_message instead", err)
+			return nil, err
+		}
 	}
 	if b.item, err = parse(orElse(cfg.Item, "{text}"), "text", "id", "attributes."); err != nil {
 		return nil, fmt.Errorf("prompt.item: %w", err)

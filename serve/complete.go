@@ -81,7 +81,7 @@ func (sl *slot) checkCompletion(req *wire.Completion) (n, depth int, err error) 
 		return 0, 0, Errorf(InvalidArgument, "max_tokens", "%d: a path of the catalog has %d tokens", req.MaxTokens, depth)
 	}
 	if req.Messages != nil {
-		req.Prompt, err = chatPrompt(m.Prompt, req.Messages)
+		req.Prompt, err = chatPrompt(m.Prompt, req)
 		return n, depth, err
 	}
 	if req.Prompt == nil {
@@ -91,17 +91,23 @@ func (sl *slot) checkCompletion(req *wire.Completion) (n, depth int, err error) 
 }
 
 // chatPrompt returns the prompt of a chat.
-func chatPrompt(b *prompt.Builder, messages []wire.Message) (*grebev1.Input, error) {
-	all, size := make([]prompt.Message, len(messages)), 0
-	for i, m := range messages {
+func chatPrompt(b *prompt.Builder, req *wire.Completion) (*grebev1.Input, error) {
+	all, size := make([]prompt.Message, len(req.Messages)), 0
+	for i, m := range req.Messages {
 		all[i] = prompt.Message(m)
 		if size += len(m.Text); size > maxText {
 			return nil, Errorf(TooLarge, "messages", "more than %d bytes", maxText)
 		}
 	}
-	text, err := b.Chat(all)
-	if err != nil {
+	text, err := b.Chat(all, req.ChatOptions)
+	var option *prompt.OptionError
+	switch {
+	case errors.Is(err, prompt.ErrNoChat):
 		return nil, Errorf(Unprocessable, "messages", "%v", err)
+	case errors.As(err, &option):
+		return nil, Errorf(InvalidArgument, "chat_template_kwargs", "%v", err)
+	case err != nil:
+		return nil, Errorf(InvalidArgument, "messages", "the chat template does not take them: %v", err)
 	}
 	return &grebev1.Input{Text: &text}, nil
 }

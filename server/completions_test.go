@@ -308,6 +308,16 @@ func TestChatCompletions(t *testing.T) {
 	} {
 		wantOpenAIError(t, r.ask("POST", "/v1/chat/completions", body), 400, "invalid_request_error", "invalid_argument", param)
 	}
+	for field, param := range map[string]string{
+		`"add_generation_prompt": false`:           "add_generation_prompt",
+		`"chat_template": "x"`:                     "chat_template",
+		`"chat_template_kwargs": {"a": []}`:        "chat_template_kwargs.a",
+		`"chat_template_kwargs": {"thinks": true}`: "chat_template_kwargs", // the configuration has a template of its own
+	} {
+		body := `{"model": "m", "messages": [{"role": "user", "content": "a"}], ` + field + `}`
+		rec := r.ask("POST", "/v1/chat/completions", body)
+		wantOpenAIError(t, rec, 400, "invalid_request_error", "invalid_argument", param)
+	}
 	w := newWorld(t)
 	wantOpenAIError(t, w.ask("POST", "/v1/chat/completions", `{"model": "id", "messages": [{"role": "user", "content": "a"}]}`), 422,
 		"invalid_request_error", "unprocessable", "model")

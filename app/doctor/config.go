@@ -16,6 +16,7 @@ import (
 	"grebe/model/hstu"
 	"grebe/model/safetensors"
 	"grebe/model/tokenizer"
+	"grebe/prompt"
 )
 
 // memoryPerCheckpoint is the memory of a served model per byte of its checkpoint, including what the system needs.
@@ -135,7 +136,22 @@ func checkpoint(r *Report, m *config.Model) int64 {
 		r.add(check, OK, "", "%s", file)
 		answers(r, check, &m.Scoring, tok)
 	}
+	if m.ReadsChatTemplate() {
+		chats(r, check, m.Path)
+	}
 	return size
+}
+
+// chats checks the chat template of a checkpoint.
+func chats(r *Report, check, dir string) {
+	var c prompt.ChatTemplate
+	var err error
+	if c.Source, c.Tokens, err = tokenizer.ChatTemplate(dir); err == nil && c.Source != "" {
+		err = c.Check()
+	}
+	if err != nil {
+		r.add(check, Fail, "set prompt.chat_message, which replaces it (docs/how-to/completions.md)", "chat template: %v", err)
+	}
 }
 
 // hasText reports whether a model's configuration has texts that its tokenizer must read.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/app"
+	"grebe/internal/config"
 	_ "grebe/model/qwen"
 	"grebe/shop/demo"
 )
@@ -188,6 +191,56 @@ func TestMemoryOfModelsAndCaches(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("with %d bytes free: %v, want %v", free, got, want)
+		}
+	}
+}
+
+// A chat template that the server would refuse at its start is a failure, unless the configuration replaces it.
+func TestChatTemplates(t *testing.T) {
+	folder := t.TempDir()
+	if err := demo.Ensure(folder); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(folder, demo.ConfigFile)
+	cfg, err := config.Load(config.Source{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := cfg.Models[0].Path
+	plain, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := strings.Replace(string(plain), "prompt:", "prompt:\n      chat_message: \"{text}\"", 1)
+	for source, fails := range map[string]bool{
+		"{% for m in messages %}{{ m.content }}{% endfor %}": false, "{% include 'a' %}": true, "{{ 1 }}": true,
+	} {
+		raw, err := json.Marshal(map[string]string{"chat_template": source})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(at, "tokenizer_config.json"), raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]bool{string(plain): fails, replaced: false} {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := &Report{}
+			examineConfig(r, file, nil, 1<<40)
+			got := slices.ContainsFunc(r.Findings, func(f Finding) bool {
+				return f.Status == Fail && strings.Contains(f.Detail, "chat template")
+			})
+			if got != want {
+				t.Errorf("%s: fails %v, want %v: %+v", source, got, want, r.Findings)
+			}
+			cfg, err = config.Load(config.Source{File: file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := app.BuilderOf(&cfg.Models[0]); (err != nil) != want {
+				t.Errorf("%s: the start says %v", source, err)
+			}
 		}
 	}
 }

@@ -24,6 +24,7 @@ var insides = map[string][]string{
 	"model": {"model/modeltest", "model/hstu/hstutest", "model/quantise", "model/llama", "model/qwen",
 		"model/decoder", "model/hstu", "model",
 		"model/tokenizer", "model/safetensors"},
+	"prompt": {"prompt", "prompt/jinja"},
 	"serve":  {"serve/servetest", "serve", "serve/tracing"},
 	"server": {"server", "server/batch", "server/dashboard", "server/guard", "server/openapi"},
 	"shop":   {"shop/demo", "shop"},

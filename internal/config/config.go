@@ -118,7 +118,7 @@ type Prompt struct {
 	User                string `yaml:"user"`                 // template of the user segment: {text}, {history}; "{text}"
 	Query               string `yaml:"query"`                // template of a query that documents are reranked by: {text}; user
 	Completion          string `yaml:"completion"`           // template of a prompt of /v1/completions: {text}; "{text}"
-	ChatMessage         string `yaml:"chat_message"`         // template of a message of /v1/chat/completions: {role}, {text}; none
+	ChatMessage         string `yaml:"chat_message"`         // template of a message of /v1/chat/completions: {role}, {text}; the checkpoint's
 	ChatEnd             string `yaml:"chat_end"`             // after the messages, such as the header of the answer; none
 	History             string `yaml:"history"`              // how {history} lists items: text, codes or identifier; text
 	HistoryItem         string `yaml:"history_item"`         // template of an item that {history} lists as text: {text}, {id}, {attributes.NAME}; "{text}"
@@ -274,6 +274,12 @@ func (t *Table) setDefaults() {
 }
 
 // setDefaults fills in a model before anything is read into it.
+// ReadsChatTemplate reports whether chats with the model are joined by the chat template of its checkpoint: it takes
+// chats, and the configuration has no template for them.
+func (m *Model) ReadsChatTemplate() bool {
+	return m.Prompt.ChatMessage == "" && len(m.Codes.FirstToken)+len(m.Codes.Pattern) > 0
+}
+
 func (m *Model) setDefaults() {
 	*m = Model{
 		DType:        "auto",

@@ -2,17 +2,20 @@ package wire
 
 import (
 	"math"
+	"strconv"
 
 	grebev1 "grebe/api/grebe/v1"
 )
 
 // Completion is a request for completions, in the form of OpenAI's API. Zero values mean that the field is absent.
 type Completion struct {
-	Model       string
-	Prompt      *grebev1.Input
-	Messages    []Message // of a chat, instead of Prompt
-	N           int       // choices
-	BestOf      int       // beams
+	Model    string
+	Prompt   *grebev1.Input
+	Messages []Message // of a chat, instead of Prompt
+	// ChatOptions are variables of the chat template: nil, booleans, int64, float64 and texts.
+	ChatOptions map[string]any
+	N           int // choices
+	BestOf      int // beams
 	MaxTokens   int
 	Temperature float64
 	Seed        *uint64
@@ -66,10 +69,14 @@ func DecodeChat(in []byte) (*Completion, error) {
 	m := &Completion{}
 	err := decode(in, true, func(d *decoder) {
 		d.object(func(key string) {
-			if key == "messages" {
+			switch {
+			case key == "messages":
 				m.Messages = []Message{}
 				d.list(MaxMessages, func() { m.Messages = append(m.Messages, d.message()) })
-			} else if !d.completion(m, key) {
+			case key == "chat_template_kwargs":
+				m.ChatOptions = map[string]any{}
+				d.object(func(key string) { m.ChatOptions[key] = d.plain() })
+			case !d.completion(m, key):
 				d.unsupported(key)
 			}
 		})
@@ -104,6 +111,30 @@ func (d *decoder) message() (m Message) {
 		d.fail("want a role and a content")
 	}
 	return m
+}
+
+// plain reads a value that has no parts.
+func (d *decoder) plain() any {
+	switch c := d.peek(); {
+	case c == '"':
+		return d.string()
+	case c == 't' || c == 'f':
+		return d.bool()
+	case d.literal("null"):
+		return nil
+	case c == '-' || c >= '0' && c <= '9':
+		text := d.number()
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return n
+		}
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil && d.err == nil {
+			d.fail("the number is too large")
+		}
+		return f
+	}
+	d.expect("a text, a number, a boolean or null")
+	return nil
 }
 
 // check returns err, or an error if a field would change how paths are sampled.
@@ -187,11 +218,13 @@ func (d *decoder) unsupported(key string) {
 			d.skip()
 			refuse(true)
 		}
-	case "tools", "functions", "logit_bias", "suffix":
+	case "add_generation_prompt":
+		refuse(!d.bool())
+	case "tools", "functions", "logit_bias", "suffix", "documents", "chat_template":
 		from := d.pos
 		d.skip()
 		text := string(d.in[from:d.pos])
-		refuse(text != "[]" && text != "{}" && text != `""`)
+		refuse(text != "[]" && text != "{}" && text != `""` && text != "null")
 	case "frequency_penalty", "presence_penalty":
 		refuse(d.float() != 0)
 	case "repetition_penalty":
