@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +21,10 @@ type kafka struct {
 	waits  map[int32]int64 // messages behind the last one read, by partition that this member has
 }
 
-func newKafka(s *Stream) (*kafka, error) {
+// reachable is how long the brokers have to answer at the start.
+const reachable = 15 * time.Second
+
+func newKafka(ctx context.Context, s *Stream) (*kafka, error) {
 	k := &kafka{waits: map[int32]int64{}}
 	opt := []kgo.Opt{kgo.SeedBrokers(s.Kafka...), kgo.ConsumerGroup(s.Group), kgo.ConsumeTopics(s.Topic),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxBytes(16 << 20), kgo.FetchMaxWait(500 * time.Millisecond),
@@ -31,6 +35,12 @@ func newKafka(s *Stream) (*kafka, error) {
 	client, err := kgo.NewClient(opt...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	ctx, stop := context.WithTimeout(ctx, reachable)
+	defer stop()
+	if err := client.Ping(ctx); err != nil { // a consumer would try again for ever and say nothing
+		client.Close()
+		return nil, fmt.Errorf("kafka: %w: does a broker run at %s?", err, strings.Join(s.Kafka, ", "))
 	}
 	k.client = client
 	return k, nil

@@ -112,7 +112,7 @@ func (s *Stream) Run(w *cli.World) (err error) {
 
 func (s *Stream) open(ctx context.Context) (feed, error) {
 	if len(s.Kafka) > 0 {
-		return newKafka(s)
+		return newKafka(ctx, s)
 	}
 	return newRedisStream(ctx, s)
 }

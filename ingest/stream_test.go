@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,24 @@ func TestRedisStream(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A stream that cannot be reached ends with an error that says where, and what to check.
+func TestUnreachableStream(t *testing.T) {
+	const nowhere = "127.0.0.1:1"
+	for want, s := range map[string]*Stream{
+		"kafka: .* does a broker run at " + nowhere: {Kafka: []string{nowhere}},
+		"redis: .* does it run at " + nowhere:       {Redis: nowhere, Consumer: "one"},
+	} {
+		dir := t.TempDir()
+		s.Topic, s.Kind, s.Group, s.Lists = "clicks", kindEvents, "shop", ";"
+		s.DataDir, s.DeadLetters = filepath.Join(dir, "data"), filepath.Join(dir, "dead.ndjson")
+		var b bytes.Buffer
+		err := s.Run(&cli.World{Ctx: t.Context(), Stdout: &b, Stderr: &b})
+		if err == nil || !regexp.MustCompile(want).MatchString(err.Error()) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
 }
 
 // Changes of items come as records, with columns of any name, and a record without a value deletes.
