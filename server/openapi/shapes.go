@@ -84,6 +84,8 @@ var foreign = map[string]object{
 		"messages": object{"type": "array", "items": object{"type": "object", "required": []string{"role", "content"},
 			"properties": object{"content": text,
 				"role": object{"type": "string", "enum": []string{"system", "user", "assistant"}}}}},
+		"chat_template_kwargs": object{"type": "object",
+			"description": "Variables of the checkpoint's chat template: texts, numbers, booleans or null."},
 	})),
 	"ChatResponse": completions(object{
 		"message": object{"type": "object", "properties": object{"role": text, "content": text}}}),
