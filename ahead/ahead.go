@@ -8,9 +8,9 @@
 // A full pass starts with the server, with a new checkpoint, after many items changed, when memory became free, and on
 // request. When the list of the hottest items changes, a short pass computes only these.
 //
-// In a cluster the nodes divide the catalog (Options.Share), so that each item is computed once. The items that are hot in the
-// whole cluster are computed by all nodes (BAT-4), and those that are hot at a node by that node too: short passes do not look at
-// the division.
+// In a cluster the nodes divide the catalog (Options.Share), so that each item is computed once. The items that are hot
+// in the whole cluster are computed by all nodes (BAT-4), and those that are hot at a node by that node too: short
+// passes do not look at the division.
 //
 // A step holds its checkpoint. Nothing is held between steps, so a pass never delays a reload.
 package ahead

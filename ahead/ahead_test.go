@@ -161,7 +161,8 @@ func TestAServerComputesItsCatalogWhenIdle(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := w.items.PutUser(&grebev1.User{Id: "e", Events: []*grebev1.Event{{Item: "9"}, {Item: "3"}, {Item: "3"}}}); err != nil {
+		if _, err := w.items.PutUser(&grebev1.User{Id: "e", Events: []*grebev1.Event{
+			{Item: "9"}, {Item: "3"}, {Item: "3"}}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.items.DeleteItem("5"); err != nil {
@@ -178,7 +179,8 @@ func TestAServerComputesItsCatalogWhenIdle(t *testing.T) {
 		if p.State != Done || p.Items != 99 || p.Left != 0 || p.Computed != 99 || p.Tokens != 396 || p.Seconds <= 0 {
 			t.Errorf("progress %+v, want 99 items done", p)
 		}
-		if n := strings.Count(w.log.String(), "items ahead"); n != 1 || strings.Count(w.log.String(), "items computed ahead") != 1 {
+		if n := strings.Count(w.log.String(), "items ahead"); n != 1 ||
+			strings.Count(w.log.String(), "items computed ahead") != 1 {
 			t.Errorf("%d lines say that it goes on, and not one that it ended: %s", n, w.log.String())
 		}
 		for i := range 3 { // more than 1 in 64
@@ -315,7 +317,8 @@ func TestAFailedStepIsLogged(t *testing.T) {
 			t.Errorf("%d computed, progress %+v; want the others to have failed", n, p)
 		}
 		log := w.log.String()
-		if want := fmt.Sprintf("items=%d error=", p.Failed); strings.Count(log, "on purpose") != 1 || !strings.Contains(log, want) {
+		if want := fmt.Sprintf("items=%d error=", p.Failed); strings.Count(log, "on purpose") != 1 ||
+			!strings.Contains(log, want) {
 			t.Errorf("want one line with the error and %s: %s", want, log)
 		}
 	})
@@ -351,8 +354,8 @@ func TestAnotherCheckpointIsFilled(t *testing.T) {
 	})
 }
 
-// A pass that someone asked for starts over if the checkpoint is replaced, even if the Indexer is off. Whoever waits for its
-// end does not see another one before.
+// A pass that someone asked for starts over if the checkpoint is replaced, even if the Indexer is off. Whoever waits
+// for its end does not see another one before.
 func TestAReplacedCheckpointDoesNotEndAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 100, true)

@@ -3,12 +3,15 @@ package ahead
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	itemsDesc = prometheus.NewDesc("grebe_index_items", "Items that the last full pass over the catalog looked at, and that it left.",
+	itemsDesc = prometheus.NewDesc("grebe_index_items",
+		"Items that the last full pass over the catalog looked at, and that it left.",
 		[]string{"model", "part"}, nil)
-	computedDesc = prometheus.NewDesc("grebe_index_items_total", "Items computed before a request needed them.", []string{"model"}, nil)
-	tokensDesc   = prometheus.NewDesc("grebe_index_tokens_total", "Tokens of items computed before a request needed them.",
+	computedDesc = prometheus.NewDesc("grebe_index_items_total", "Items computed before a request needed them.",
 		[]string{"model"}, nil)
-	stateDesc = prometheus.NewDesc("grebe_index_state", "1 for what indexing is at: idle, waiting, computing, done, full or failed.",
+	tokensDesc = prometheus.NewDesc("grebe_index_tokens_total", "Tokens of items computed before a request needed them.",
+		[]string{"model"}, nil)
+	stateDesc = prometheus.NewDesc("grebe_index_state",
+		"1 for what indexing is at: idle, waiting, computing, done, full or failed.",
 		[]string{"model", "state"}, nil)
 )
 

@@ -105,7 +105,8 @@ func (m *model) full(ctx context.Context) {
 	if p := m.progress(); err != nil {
 		m.opt.Log.Warn("items were not computed ahead", "model", m.name, "error", err, "left", p.Left)
 	} else if p.Computed+p.Fetched > 0 {
-		m.opt.Log.Info("items computed ahead", "model", m.name, "state", p.State, "computed", p.Computed, "fetched", p.Fetched, "tokens", p.Tokens,
+		m.opt.Log.Info("items computed ahead", "model", m.name, "state", p.State, "computed", p.Computed,
+			"fetched", p.Fetched, "tokens", p.Tokens,
 			"items", p.Items, "left", p.Left, "too_long", p.TooLong, "failed", p.Failed, "seconds", p.Seconds)
 	}
 }
@@ -137,7 +138,8 @@ const (
 )
 
 // list returns the items of the catalog that are mine, with their heat. It works in idle time.
-func (m *model) list(ctx context.Context, cache *reuse.Cache, mine func(id string) bool) (list reuse.Listed, err error) {
+func (m *model) list(ctx context.Context, cache *reuse.Cache,
+	mine func(id string) bool) (list reuse.Listed, err error) {
 	index := map[string]int32{}
 	err = cache.Idle(ctx, func() error {
 		items := m.opt.Catalog.Items()
@@ -190,10 +192,12 @@ const (
 	mostFailures = 3
 )
 
-// errReplaced means that another checkpoint serves, or that the catalog is divided in another way, and needs a pass of its own.
+// errReplaced means that another checkpoint serves, or that the catalog is divided in another way, and needs a pass of
+// its own.
 var errReplaced = errors.New("another checkpoint serves, or another part of the catalog is this process's")
 
-// goOver computes listed items. It returns errReplaced if the checkpoint or the division of the catalog is replaced meanwhile.
+// goOver computes listed items. It returns errReplaced if the checkpoint or the division of the catalog is replaced
+// meanwhile.
 func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, tell func(*reuse.AheadDid)) error {
 	list.Disk = c.space()
 	work := c.Cache.Ahead(list)
@@ -220,7 +224,8 @@ func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, te
 			tell(&did)
 			if time.Since(told) >= tellEvery {
 				told = time.Now()
-				m.opt.Log.Warn("items are skipped: they could not be computed ahead", "model", m.name, "items", did.Failed, "error", err)
+				m.opt.Log.Warn("items are skipped: they could not be computed ahead", "model", m.name, "items", did.Failed,
+					"error", err)
 			}
 			continue
 		}
@@ -270,7 +275,8 @@ func (m *model) tell() func(*reuse.AheadDid) {
 			m.opt.Log.Info("computing items ahead", "model", m.name, "items", p.Items)
 		case time.Since(told) >= tellEvery:
 			told = time.Now()
-			m.opt.Log.Info("computing items ahead", "model", m.name, "items", p.Items, "computed", p.Computed, "tokens", p.Tokens, "left", p.Left)
+			m.opt.Log.Info("computing items ahead", "model", m.name, "items", p.Items, "computed", p.Computed,
+				"tokens", p.Tokens, "left", p.Left)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Processes that divide a catalog compute each item once. Another division has each compute what is new to it. Hot items are computed
-// by all.
+// Processes that divide a catalog compute each item once. Another division has each compute what is new to it. Hot
+// items are computed by all.
 func TestTheCatalogIsDivided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 90
@@ -67,8 +67,8 @@ func TestTheCatalogIsDivided(t *testing.T) {
 	})
 }
 
-// Items that are hot for all are computed by a process that does not own them and whose requests do not name them. Each one that comes
-// counts.
+// Items that are hot for all are computed by a process that does not own them and whose requests do not name them. Each
+// one that comes counts.
 func TestHotItemsOfAllAreComputed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hot atomic.Pointer[[]string]

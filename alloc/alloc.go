@@ -1,9 +1,9 @@
-// Package alloc decides how a pool of memory is divided between embeddings and KV. A Controller chooses α, the share of
-// the embeddings, once per epoch from measurements of the last one (SEEDS.md HLM-3). A Watcher also chooses it within an
-// epoch. A Governor limits how fast new capacity is filled (HLM-4). A Budget divides memory between models.
+// Package alloc decides how a pool of memory is divided between embeddings and KV. A Controller chooses α, the share
+// of the embeddings, once per epoch from measurements of the last one (SEEDS.md HLM-3). A Watcher also chooses it
+// within an epoch. A Governor limits how fast new capacity is filled (HLM-4). A Budget divides memory between models.
 //
-// The package is pure: time is an argument, and a decision is a plain value. Decisions allocate nothing. Controllers are
-// not safe for concurrent use.
+// The package is pure: time is an argument, and a decision is a plain value. Decisions allocate nothing. Controllers
+// are not safe for concurrent use.
 package alloc
 
 import "fmt"
@@ -57,7 +57,8 @@ type Decision struct {
 // String explains the decision in a line.
 func (d Decision) String() string {
 	if d.Recovery {
-		return fmt.Sprintf("share of embeddings %.3f -> %.3f: recovery from a burst (policy %+.3f, adapter %+.3f overridden)", d.From, d.To, d.Base, d.Residual)
+		return fmt.Sprintf("share of embeddings %.3f -> %.3f: recovery from a burst (policy %+.3f, adapter %+.3f overridden)",
+			d.From, d.To, d.Base, d.Residual)
 	}
 	return fmt.Sprintf("share of embeddings %.3f -> %.3f: policy %+.3f, adapter %+.3f", d.From, d.To, d.Base, d.Residual)
 }

@@ -94,7 +94,8 @@ func TestGovernorYieldsToDemand(t *testing.T) {
 		{0, 0.49 * link, 0.5 * link}, {0.5 * link, 0.2 * link, 0.26 * link}, {0.9 * link, 0, 0.06 * link}, {1.2 * link, 0, 0},
 	} {
 		if got := moved(c.demand); got < c.least || got > c.most {
-			t.Errorf("with %.1f of the link in demand background moved %.3f of it, want %.2f to %.2f", c.demand/link, got/link, c.least/link, c.most/link)
+			t.Errorf("with %.1f of the link in demand background moved %.3f of it, want %.2f to %.2f", c.demand/link, got/link,
+				c.least/link, c.most/link)
 		}
 	}
 }

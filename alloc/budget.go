@@ -29,14 +29,15 @@ type Claim struct {
 	press       int // epochs for which it still asks for more
 }
 
-// Budget divides memory between models by value: the milliseconds of computing that the whole budget would save a model.
-// The value does not depend on what the model has, so shares do not drive each other. It works in three steps.
+// Budget divides memory between models by value: the milliseconds of computing that the whole budget would save a
+// model. The value does not depend on what the model has, so shares do not drive each other. It works in three steps.
 //
-//   - Every model may own its floor. While it is busy, that is room for a few of its entries: with less it could not show
-//     a value.
+//   - Every model may own its floor. While it is busy, that is room for a few of its entries: with less it could not
+//     show a value.
 //   - Free memory goes to the models that fill it, in proportion to what they recently added.
-//   - If little is free, memory moves a step at a time from the model furthest above its share to the one furthest below,
-//     if this one lost something in the last seconds. Shares of what is above the floors are in proportion to value.
+//   - If little is free, memory moves a step at a time from the model furthest above its share to the one furthest
+//     below, if this one lost something in the last seconds. Shares of what is above the floors are in proportion to
+//     value.
 //
 // A Budget is deterministic and not safe for concurrent use.
 type Budget struct {
@@ -88,7 +89,8 @@ func shrink(claims []*Claim, bytes int64) {
 	}
 }
 
-// grow divides free bytes by how much the models added recently, and a part of them equally, so that an idle model can begin.
+// grow divides free bytes by how much the models added recently, and a part of them equally, so that an idle model can
+// begin.
 func (b *Budget) grow(claims []*Claim, free int64) {
 	sum := 0.0
 	for _, c := range claims {
@@ -108,8 +110,8 @@ func (b *Budget) grow(claims []*Claim, free int64) {
 	most.Limit += left // what rounding left
 }
 
-// move takes a step of memory from the claim furthest above its share for the one furthest below it that lost something. It
-// does not overshoot: both are a step or more away from their shares.
+// move takes a step of memory from the claim furthest above its share for the one furthest below it that lost
+// something. It does not overshoot: both are a step or more away from their shares.
 func (b *Budget) move(claims []*Claim) {
 	room, values := b.Bytes, 0.0
 	for _, c := range claims {

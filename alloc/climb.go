@@ -2,21 +2,21 @@ package alloc
 
 import "math"
 
-// Climb gives memory to the side that saves more with it. The ghosts of both caches measure how many milliseconds of the
-// link and of the GPU more memory would have saved. Climb learns nothing and has no model of the workload.
+// Climb gives memory to the side that saves more with it. The ghosts of both caches measure how many milliseconds of
+// the link and of the GPU more memory would have saved. Climb learns nothing and has no model of the workload.
 //
-// Milliseconds of a busy resource count more. Waiting time grows as 1/(1−load)², so that is the weight. The savings of a
-// cache are taken per step of a Curve, over the distance at which they are highest (up to eight steps, a quarter or half
-// of the pool), because the first steps towards a working set that does not fit save nothing.
+// Milliseconds of a busy resource count more. Waiting time grows as 1/(1−load)², so that is the weight. The savings
+// of a cache are taken per step of a Curve, over the distance at which they are highest (up to eight steps, a quarter
+// or half of the pool), because the first steps towards a working set that does not fit save nothing.
 //
-// A move has a cost that the epoch does not show: the KV that is evicted might have served the next burst. So, if the SLO
-// is known, the boundary moves at full speed only if the share of hot users drifts or the node is busy. Otherwise it moves
-// slowly, and memory that a calm time does not need stays available for a burst.
+// A move has a cost that the epoch does not show: the KV that is evicted might have served the next burst. So, if the
+// SLO is known, the boundary moves at full speed only if the share of hot users drifts or the node is busy. Otherwise
+// it moves slowly, and memory that a calm time does not need stays available for a burst.
 //
-// A burst ends before epochs have moved the boundary, and its first seconds are the worst: the KV of new users is computed
-// and soon evicts the KV of earlier ones. So Glance gives memory to KV as fast as a burst can fill it, while the node is
-// busy. A faster move would evict rows for pages that are still empty. Memory that the burst does not need goes back
-// during the burst, because too few rows at its end are as bad as too little KV at its beginning.
+// A burst ends before epochs have moved the boundary, and its first seconds are the worst: the KV of new users is
+// computed and soon evicts the KV of earlier ones. So Glance gives memory to KV as fast as a burst can fill it, while
+// the node is busy. A faster move would evict rows for pages that are still empty. Memory that the burst does not need
+// goes back during the burst, because too few rows at its end are as bad as too little KV at its beginning.
 type Climb struct {
 	SLO float64 // of requests, in milliseconds; 0: the boundary always moves at full speed, and Glance does nothing
 
@@ -144,8 +144,8 @@ func savings(o *Observation) (emb, kv float64) {
 	return e.steepest(), k.steepest()
 }
 
-// lean compares the savings of both sides. It is 1 if all of them are on the side of embeddings, −1 if all are on that of
-// KV.
+// lean compares the savings of both sides. It is 1 if all of them are on the side of embeddings, −1 if all are on
+// that of KV.
 func lean(emb, kv float64) float64 {
 	sum := emb + kv
 	if sum <= 0 {
@@ -181,8 +181,8 @@ func (c *Curve) steepest() float64 {
 	return max(best, (sum+c[curveSteps+1])/curveHalf)
 }
 
-// PID keeps the difference between the loads of the link and the GPU at a set value. More rows relieve the link, more KV
-// relieves both.
+// PID keeps the difference between the loads of the link and the GPU at a set value. More rows relieve the link, more
+// KV relieves both.
 type PID struct {
 	P, I, D float64
 	Set     float64 // wanted difference, link less GPU

@@ -152,7 +152,8 @@ func TestClimbFollowsSteps(t *testing.T) {
 	c := &Climb{SLO: 30}
 	at := live(c, 0.5, repeat(15, calm(12))...)[14]
 	if got := live(c, at, repeat(14, hot(40))...); got[13] > 0.2 {
-		t.Errorf("for 14 epochs half of the users are hot, P99 is above the SLO and KV would save: the share went from %.3f to %.3f", at, got)
+		t.Errorf("for 14 epochs half of the users are hot, P99 is above the SLO and KV would save: the share went from "+
+			"%.3f to %.3f", at, got)
 	}
 }
 

@@ -36,14 +36,14 @@ func (c *course) note(hot float64, requests int) (away, ended bool) {
 	return away, ended
 }
 
-// above reports whether a part of an epoch, with this number of requests, had a far larger share of hot users than the last
-// epochs.
+// above reports whether a part of an epoch, with this number of requests, had a far larger share of hot users than the
+// last epochs.
 func (c *course) above(hot float64, requests int) bool {
 	return c.n > 2 && hot-c.median() > farFrom(requests)
 }
 
-// farFrom returns the distance from the median beyond which a share of this many requests is not chance: courseJump plus
-// two standard deviations, which are at most 1/√requests.
+// farFrom returns the distance from the median beyond which a share of this many requests is not chance: courseJump
+// plus two standard deviations, which are at most 1/√requests.
 func farFrom(requests int) float64 { return courseJump + 1/math.Sqrt(float64(requests)) }
 
 // drifts reports whether the share moved slowly in one direction.

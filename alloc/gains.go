@@ -1,7 +1,7 @@
 package alloc
 
-// Curve sums the savings of a larger cache, by how much larger it has to be. It has 16 steps of 1/120 of the pool, then one
-// up to a quarter and one up to half of the pool.
+// Curve sums the savings of a larger cache, by how much larger it has to be. It has 16 steps of 1/120 of the pool, then
+// one up to a quarter and one up to half of the pool.
 type Curve [curveSteps + 2]float64
 
 const (

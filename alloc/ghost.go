@@ -60,8 +60,8 @@ func (g *Ghost) Missed(key uint64) (depth int64, ok bool) {
 	return g.evicted - g.at[i], true
 }
 
-// Recent returns the key of the i-th last eviction, counted from 0. It returns false if the key was cached again or there
-// was no such eviction.
+// Recent returns the key of the i-th last eviction, counted from 0. It returns false if the key was cached again or
+// there was no such eviction.
 func (g *Ghost) Recent(i int) (uint64, bool) {
 	if i >= len(g.ring) {
 		return 0, false

@@ -1,7 +1,7 @@
 package alloc
 
-// Shadow simulates an LRU cache for a sample of the keys and remembers what it evicted. It estimates what more memory would
-// save where the real cache cannot tell. It allocates nothing once it is warm.
+// Shadow simulates an LRU cache for a sample of the keys and remembers what it evicted. It estimates what more memory
+// would save where the real cache cannot tell. It allocates nothing once it is warm.
 type Shadow struct {
 	every uint64
 	bytes int64 // capacity
@@ -22,7 +22,8 @@ type shadowItem struct {
 
 // NewShadow samples one key in every, with at most this many entries at a time.
 func NewShadow(every, entries int) *Shadow {
-	s := &Shadow{every: uint64(max(every, 1)), at: make(map[uint64]int32, entries), items: make([]shadowItem, entries+1), ghost: NewGhost(entries)}
+	s := &Shadow{every: uint64(max(every, 1)), at: make(map[uint64]int32, entries), items: make([]shadowItem, entries+1),
+		ghost: NewGhost(entries)}
 	for i := entries; i > 0; i-- {
 		s.free = append(s.free, int32(i))
 	}

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Watching one key in eight, the shadow says within some percent what a larger cache would have saved: as one that watches all.
+// Watching one key in eight, the shadow says within some percent what a larger cache would have saved: as one that
+// watches all.
 func TestShadowOfASample(t *testing.T) {
 	said := func(every int) float64 {
 		r := rand.New(rand.NewPCG(3, 3))

@@ -1,9 +1,9 @@
 // Package app assembles a server. It opens the devices, models, memory and catalog that a configuration names and
 // serves them. While it serves it can open other checkpoints. If a device is lost, it opens everything again.
 //
-// Ownership: an App has Models. Models on the same folder share a checkpoint (weights, engines and queue), and those of one
-// shape share a Memory. Each closes what it opened, in reverse order: a Model when it is retired, a checkpoint and a Memory
-// when their last Model is gone, the App at the end.
+// Ownership: an App has Models. Models on the same folder share a checkpoint (weights, engines and queue), and those of
+// one shape share a Memory. Each closes what it opened, in reverse order: a Model when it is retired, a checkpoint and
+// a Memory when their last Model is gone, the App at the end.
 package app
 
 import (
@@ -317,7 +317,8 @@ func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
 
 // loadFiles loads the changes in the configuration's files of items and users since they were last loaded.
 func loadFiles(cfg *config.Config, c *catalog.Catalog, users *catalog.Users, log *slog.Logger) error {
-	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log, shared: cfg.Cluster.Name != ""}
+	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log,
+		shared: cfg.Cluster.Name != ""}
 	err := files.once(cfg.Catalog.Items, func(id string) (has, deleted bool, err error) {
 		_, has = c.Item(id)
 		deleted, err = c.BuriedItem(id)
@@ -365,7 +366,8 @@ func (a *App) keepSnapshots(cfg *config.Config, targets []generate.Target) error
 	a.closers.add(k.Close)
 	for i := range targets {
 		snap := targets[i].Generator.Snapshot()
-		a.log.Info("items that can be generated", "model", targets[i].Name, "items", snap.Len(), "without_codes", snap.Skipped)
+		a.log.Info("items that can be generated", "model", targets[i].Name, "items", snap.Len(),
+			"without_codes", snap.Skipped)
 	}
 	a.closers.run(k.Run)
 	return nil

@@ -13,7 +13,8 @@ import (
 
 // backup returns what prepares backups of the App.
 func (a *App) backup(cfg *config.Config) func(context.Context) (func(context.Context, io.Writer) error, error) {
-	s := &backup.Contents{Program: a.version, Catalog: a.catalog, Tables: a.tables, DataDir: cfg.DataDir, Elsewhere: elsewhere(cfg)}
+	s := &backup.Contents{Program: a.version, Catalog: a.catalog, Tables: a.tables, DataDir: cfg.DataDir,
+		Elsewhere: elsewhere(cfg)}
 	if a.keeper != nil {
 		s.Versions = a.keeper.Files
 	}
@@ -32,10 +33,12 @@ func (a *App) current(ctx context.Context) error {
 		return nil
 	}
 	if err := a.catalog.Cut(ctx); err != nil { // the leader answers
-		return serve.Errorf(serve.Unavailable, "", "the cluster's catalog takes no writes, so this node may not have all of it: %v", err)
+		return serve.Errorf(serve.Unavailable, "", "the cluster's catalog takes no writes, so this node may not have all "+
+			"of it: %v", err)
 	}
 	if self, nodes := a.cluster.Status().Self, a.inSync(); !slices.Contains(nodes, self) {
-		return serve.Errorf(serve.Unavailable, "", "node %s is not in sync with the catalog's leader: ask one of %q", self, nodes)
+		return serve.Errorf(serve.Unavailable, "", "node %s is not in sync with the catalog's leader: ask one of %q", self,
+			nodes)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ func openImportance(cache *reuse.Cache, file, name string, log *slog.Logger) *bl
 	case err == nil:
 		log.Info("importance of items' tokens", "model", name)
 	case errors.Is(err, reuse.ErrOtherModel):
-		log.Warn("importance is not used: it was learned with other weights; run grebe index --importance", "model", name, "error", err)
+		log.Warn("importance is not used: it was learned with other weights; run grebe index --importance", "model", name,
+			"error", err)
 	case !errors.Is(err, fs.ErrNotExist):
 		log.Error("importance is not used; run grebe index --importance", "model", name, "error", err)
 	}
@@ -30,13 +31,15 @@ func openImportance(cache *reuse.Cache, file, name string, log *slog.Logger) *bl
 
 // openBlend returns how a model's prompts are blended, with its prototypes. It returns nil if the model or its KV does
 // not support blending.
-func (m *Model) openBlend(cfg *config.Config, mc *config.Model, weights model.Model, cache *reuse.Cache) (*reuse.Blend, error) {
+func (m *Model) openBlend(cfg *config.Config, mc *config.Model, weights model.Model,
+	cache *reuse.Cache) (*reuse.Blend, error) {
 	if _, ok := weights.(model.Blender); !ok || weights.Shape().KV == compute.FP8 || weights.Shape().Layers < 2 {
 		return nil, nil
 	}
 	b := &reuse.Blend{
 		Budget: blend.Budget{Items: mc.Blend.Items, History: mc.Blend.History, Window: mc.Blend.Window},
-		Drift:  blend.DriftWeight, Limit: float32(mc.Blend.DriftLimit), Layers: mc.Blend.Layers, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
+		Drift:  blend.DriftWeight, Limit: float32(mc.Blend.DriftLimit), Layers: mc.Blend.Layers, Auto: mc.Blend.Auto,
+		ItemsFirst: mc.Blend.First == "item",
 	}
 	b.Unused = reuse.PrototypesFile(cfg.DataDir, mc.Name)
 	if cache != nil && mc.Blend.Importance {
@@ -50,7 +53,8 @@ func (m *Model) openBlend(cfg *config.Config, mc *config.Model, weights model.Mo
 	case errors.Is(err, fs.ErrNotExist):
 		return b, nil
 	case errors.Is(err, reuse.ErrOtherModel):
-		m.app.log.Warn("prototypes are not used: they were made with other weights; run grebe index --prototypes", "model", mc.Name, "error", err)
+		m.app.log.Warn("prototypes are not used: they were made with other weights; run grebe index --prototypes",
+			"model", mc.Name, "error", err)
 		return b, nil
 	case errors.Is(err, proto.ErrDamaged): // or of another version: prompts are computed without prototypes
 		m.app.log.Error("prototypes are not used; run grebe index --prototypes", "model", mc.Name, "error", err)

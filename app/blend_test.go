@@ -21,6 +21,7 @@ func TestBlendIsMeasuredAsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := cfg.Models[0].Blend; b.Layers != blend.WholeLayers || b.DriftLimit != blend.DriftLimit {
-		t.Errorf("by default %d layers and a limit of %v, measured with %d and %v", b.Layers, b.DriftLimit, blend.WholeLayers, blend.DriftLimit)
+		t.Errorf("by default %d layers and a limit of %v, measured with %d and %v", b.Layers, b.DriftLimit, blend.WholeLayers,
+			blend.DriftLimit)
 	}
 }

@@ -32,7 +32,8 @@ func budgetBytes(cfg *config.Config) (bytes int64, models int) {
 
 // joinBudget makes a model a tenant of the budget. The first model opens the budget. A model that a reload adds
 // competes for the memory that is there.
-func (a *App) joinBudget(cfg *config.Config, mc *config.Model, at compute.Memory, shape compute.Shape) (*budget.Tenant, error) {
+func (a *App) joinBudget(cfg *config.Config, mc *config.Model, at compute.Memory,
+	shape compute.Shape) (*budget.Tenant, error) {
 	bytes, models := budgetBytes(cfg)
 	if a.loaded.budget == nil {
 		page := a.page

@@ -21,7 +21,8 @@ import (
 func (w *reloadWorld) writeDeep(t *testing.T) {
 	t.Helper()
 	err := modeltest.Write(filepath.Join(w.dir, "deep"), modeltest.Spec{
-		Architecture: modeltest.Qwen3, Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000, Seed: 5,
+		Architecture: modeltest.Qwen3, Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000,
+		Seed: 5,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +51,8 @@ func limits(t *testing.T, r *prometheus.Registry) map[string]float64 {
 // A size that cannot be had is refused with the key that gives it.
 func TestTooMuchHostMemoryNamesItsKey(t *testing.T) {
 	for _, key := range []string{"cache.host_memory", "models[0].host_memory"} {
-		w := newReloadWorld(t, config.Setting{Path: "models[0].host_memory", Value: "0"}, config.Setting{Path: key, Value: "100TiB"})
+		w := newReloadWorld(t, config.Setting{Path: "models[0].host_memory", Value: "0"},
+			config.Setting{Path: key, Value: "100TiB"})
 		s, err := Load(t.Context(), w.cfg, Options{Log: slog.New(slog.DiscardHandler)})
 		if want := strings.Replace(key, "[0]", "[]", 1) + ": "; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error that names %s", err, key)
@@ -61,8 +63,8 @@ func TestTooMuchHostMemoryNamesItsKey(t *testing.T) {
 	}
 }
 
-// Three models of two shapes share one amount of memory. The busy one gets more than its third, and a fourth one with memory
-// of its own keeps that. Answers are the same before and after memory moved.
+// Three models of two shapes share one amount of memory. The busy one gets more than its third, and a fourth one with
+// memory of its own keeps that. Answers are the same before and after memory moved.
 func TestModelsCompeteForHostMemory(t *testing.T) {
 	w := newReloadWorld(t)
 	w.writeDeep(t)
@@ -127,8 +129,8 @@ func TestModelsCompeteForHostMemory(t *testing.T) {
 	}
 }
 
-// A checkpoint whose KV has another shape competes with the one that serves for the memory that there is: a reload takes none
-// for KV.
+// A checkpoint whose KV has another shape competes with the one that serves for the memory that there is: a reload
+// takes none for KV.
 func TestReloadToAnotherShapeSharesTheBudget(t *testing.T) {
 	w := newReloadWorld(t, config.Setting{Path: "models[0].host_memory", Value: "0"},
 		config.Setting{Path: "cache.host_memory", Value: "64MiB"})

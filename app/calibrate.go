@@ -102,8 +102,8 @@ func logKept(log *slog.Logger, all []quantise.Sensitivity) {
 		"operations", fmt.Sprintf("%.1f %%", 100*share), "largest_other", fmt.Sprintf("%.2g", largest))
 }
 
-// CalibrationPrompts makes prompts from the texts of a catalog's items, or their tokens where they have those. Without a
-// file, or without either in it, a default text is used.
+// CalibrationPrompts makes prompts from the texts of a catalog's items, or their tokens where they have those. Without
+// a file, or without either in it, a default text is used.
 func CalibrationPrompts(checkpoint, items string) ([][]int32, error) {
 	described, err := model.ReadConfig(checkpoint)
 	if err != nil {

@@ -48,7 +48,8 @@ func memories(cfg *config.Config) int64 {
 }
 
 // openCheckpoint takes a reference to a loaded checkpoint, or loads it.
-func (m *Model) openCheckpoint(mc *config.Model, generates bool, load func() (*checkpoint, error)) (*checkpoint, error) {
+func (m *Model) openCheckpoint(mc *config.Model, generates bool,
+	load func() (*checkpoint, error)) (*checkpoint, error) {
 	first := generates && len(m.app.devices) > 1
 	c := m.app.loaded.share(mc.Sharing(), m.version, first)
 	if c == nil {
@@ -69,7 +70,8 @@ func (m *Model) openCheckpoint(mc *config.Model, generates bool, load func() (*c
 
 // loadTexts reads the weights that mc names and opens memory, engines and a queue for them. The Model's closers close
 // them.
-func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
+func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Model,
+	generates bool) (*checkpoint, error) {
 	weights, err := m.readText(ctx, cfg, mc)
 	if err != nil {
 		return nil, err

@@ -42,7 +42,8 @@ func (w *reloadWorld) askEvents(t *testing.T, model string, n int) apptest.Answe
 	for i := range 70 + 3*n {
 		events = append(events, fmt.Sprintf(`{"item":"i%d","action":1}`, (7*n+i*i)%reloadItems))
 	}
-	status, text, err := w.post("/v1/rank", fmt.Sprintf(`{"model":%q,"user":{"id":"e%d","events":[%s]},"candidates":[{"id":"i5"},{"id":"i%d"},{"id":"i41"}]}`,
+	status, text, err := w.post("/v1/rank", fmt.Sprintf(
+		`{"model":%q,"user":{"id":"e%d","events":[%s]},"candidates":[{"id":"i5"},{"id":"i%d"},{"id":"i41"}]}`,
 		model, n, strings.Join(events, ","), n+8))
 	if err != nil || status != http.StatusOK {
 		t.Fatalf("%s: %d %s %v", model, status, text, err)
@@ -59,8 +60,8 @@ const (
 	twoEvents = `{name: other, path: ea, dtype: f32}`
 )
 
-// Two names of one model of events have the weights and the memory of one, answer as one alone, and find each other's KV. A reload
-// of one leaves the other as it is; when it returns to the folder, they share again.
+// Two names of one model of events have the weights and the memory of one, answer as one alone, and find each other's
+// KV. A reload of one leaves the other as it is; when it returns to the folder, they share again.
 func TestTwoNamesShareAModelOfEvents(t *testing.T) {
 	var alone []string
 	var size int64

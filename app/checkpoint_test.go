@@ -106,7 +106,8 @@ func TestTwoConfigurationsShareACheckpoint(t *testing.T) {
 	if plain.memory != other.memory || plain.queue != other.queue || w.checkpoints() != 1 {
 		t.Fatal("the checkpoint was loaded twice")
 	}
-	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) { // it begins with the part of one name, and gets what nobody else wants
+	// it begins with the part of one name, and gets what nobody else wants
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		if v := gauge(t, w.stack, "grebe_pool_bytes"); v >= 15<<20 && v <= 16<<20 {
 			break
 		} else if v > 16<<20 || time.Since(began) > 20*time.Second {
@@ -162,7 +163,8 @@ func TestTheLastNameClosesTheCheckpoint(t *testing.T) {
 		}
 	}
 	now, _ := mapped(t)
-	for end := time.Now().Add(time.Minute); now-settled > slack && time.Now().Before(end); { // unused memory is given back later
+	// unused memory is given back later
+	for end := time.Now().Add(time.Minute); now-settled > slack && time.Now().Before(end); {
 		now, _ = mapped(t)
 	}
 	if now-settled > slack {
@@ -190,8 +192,9 @@ func gauge(t *testing.T, a *App, name string) float64 {
 	return 0
 }
 
-// Two names share a folder and its disk, and one of them is reloaded. After a restart the name whose folder on disk it is finds
-// the KV that it wrote since, and nothing of the other one is left there: nobody would ask for it, or delete it.
+// Two names share a folder and its disk, and one of them is reloaded. After a restart the name whose folder on disk it
+// is finds the KV that it wrote since, and nothing of the other one is left there: nobody would ask for it, or delete
+// it.
 func TestKVOnDiskOutlivesAReloadOfAnotherName(t *testing.T) {
 	const n = 3
 	for first, models := range map[string][]string{"other": {otherModel, plainModel}, "plain": {plainModel, otherModel}} {

@@ -7,8 +7,9 @@ import (
 	"grebe/plan"
 )
 
-// classed is a disk whose records depend on the class of devices that computed them. Nodes of a cluster exchange KV only within a class. A
-// folder that comes from a machine of another class, as a volume that follows its container, must not bring other bits.
+// classed is a disk whose records depend on the class of devices that computed them. Nodes of a cluster exchange KV
+// only within a class. A folder that comes from a machine of another class, as a volume that follows its container,
+// must not bring other bits.
 type classed struct {
 	*disk.Store
 	class string // "": records of all classes are used, as a single process does

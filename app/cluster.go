@@ -36,7 +36,8 @@ func newBoot() uint64 {
 	return max(2, binary.LittleEndian.Uint64(b[:]))
 }
 
-// joinCluster makes the process a member of the cluster that the configuration names. It is announced once it can answer.
+// joinCluster makes the process a member of the cluster that the configuration names. It is announced once it can
+// answer.
 func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Config) error {
 	k := &cfg.Cluster
 	if k.Name == "" {
@@ -61,7 +62,8 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 		a.door.identity = id
 	}
 	c := cluster.Config{
-		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy, NoFetch: k.Fetch == "off", Log: a.log, Registry: a.registry,
+		Name: k.Name, Node: node, Roles: k.Roles, Zone: k.Zone, Identity: id, Routing: policy,
+		NoFetch: k.Fetch == "off", Log: a.log, Registry: a.registry,
 		Peer: advertised(k.Advertise, k.Listen, node), API: advertised(k.API, cfg.Listen, node),
 	}
 	if a.door.guard != nil {
@@ -88,7 +90,8 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 	}
 	a.closers.add(a.cluster.Close)
 	sc.Cluster, sc.Node = a.cluster, node
-	a.log.Info("a member of a cluster", "cluster", k.Name, "node", node, "peers", c.Peer, "secure", id != nil, "routing", k.Routing)
+	a.log.Info("a member of a cluster", "cluster", k.Name, "node", node, "peers", c.Peer, "secure", id != nil,
+		"routing", k.Routing)
 	return nil
 }
 
@@ -108,8 +111,8 @@ func (a *App) openUsers(cfg *config.Config, sc *serve.Config) {
 	sc.Users = a.users
 }
 
-// catchUpWithin bounds the time in which a node waits for the catalog of the others before it serves what it has. It is for starts
-// while the coordinator is away.
+// catchUpWithin bounds the time in which a node waits for the catalog of the others before it serves what it has. It is
+// for starts while the coordinator is away.
 const catchUpWithin = 15 * time.Second
 
 // cutWithin bounds the time in which a starting node has the catalog's log end a version with what came in.
@@ -132,7 +135,8 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 		return fmt.Errorf("the cluster's catalog: %w", err)
 	}
 	if err := loadFiles(cfg, a.catalog, a.users, a.log); err != nil {
-		if !errors.Is(err, catalog.ErrUnavailable) && !errors.Is(err, catalog.ErrUncertain) && !errors.Is(err, catalog.ErrUsers) {
+		if !errors.Is(err, catalog.ErrUnavailable) && !errors.Is(err, catalog.ErrUncertain) &&
+			!errors.Is(err, catalog.ErrUsers) {
 			return err
 		}
 		a.log.Warn("files of items and users were not loaded: the next start does it", "error", err)
@@ -149,8 +153,8 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// meet waits until the process knows the members and the maps of items, and can serve its feed. Readiness means that. It gives up after
-// a time: a coordinator that is away must not keep processes from serving.
+// meet waits until the process knows the members and the maps of items, and can serve its feed. Readiness means that.
+// It gives up after a time: a coordinator that is away must not keep processes from serving.
 func (a *App) meet(ctx context.Context, within time.Duration, await func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -161,8 +165,8 @@ func (a *App) meet(ctx context.Context, within time.Duration, await func(context
 	return ctx.Err()
 }
 
-// catchUp waits for the other members' catalog, and until the KV of users who were deleted there is gone. It returns an error if
-// this process has another catalog.
+// catchUp waits for the other members' catalog, and until the KV of users who were deleted there is gone. It returns an
+// error if this process has another catalog.
 func (a *App) catchUp(ctx context.Context, cfg *config.Config, await func(context.Context) error) error {
 	within, cancel := context.WithTimeout(ctx, catchUpWithin)
 	defer cancel()
@@ -200,7 +204,8 @@ func keepsKV(cfg *config.Config) bool {
 	return false
 }
 
-// forgetUsers removes the KV of all users. Some may have been deleted while this process was away, and are not known any more.
+// forgetUsers removes the KV of all users. Some may have been deleted while this process was away, and are not known
+// any more.
 func (a *App) forgetUsers() {
 	if err := a.service.ForgetUsers(); err != nil {
 		a.log.Error("KV of users who may have been deleted could not be removed", "error", err)
@@ -260,8 +265,8 @@ func routing(name string) (route.Policy, error) {
 	return route.ParsePolicy(name)
 }
 
-// advertised returns the address under which others reach a listener: as configured, or the listener's own. Where it listens on
-// all addresses, the host's name stands in.
+// advertised returns the address under which others reach a listener: as configured, or the listener's own. Where it
+// listens on all addresses, the host's name stands in.
 func advertised(given, listen, node string) string {
 	if given != "" {
 		return given
@@ -277,8 +282,8 @@ func advertised(given, listen, node string) string {
 	return listen
 }
 
-// numerics names the class of devices that compute the same bits as this one: the CPU's level or the GPU's kind. The number of
-// threads does not matter.
+// numerics names the class of devices that compute the same bits as this one: the CPU's level or the GPU's kind. The
+// number of threads does not matter.
 func (a *App) numerics() string {
 	if a.class != "" {
 		return a.class

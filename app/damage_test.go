@@ -227,7 +227,8 @@ func (w *damageWorld) change(t *testing.T, s *App, run int) {
 	for i := range 12 {
 		id := fmt.Sprintf("n%d-%d", run, i)
 		identifier := int32(1500 + 12*run + i)
-		_, err := s.catalog.PutItem(&grebev1.Item{Id: id, Tokens: []int32{int32(20 + i)}, Identifier: &identifier, Codes: []int32{int32(i % 8), int32(i % 8)}})
+		_, err := s.catalog.PutItem(&grebev1.Item{Id: id, Tokens: []int32{int32(20 + i)}, Identifier: &identifier,
+			Codes: []int32{int32(i % 8), int32(i % 8)}})
 		if err == nil {
 			_, err = s.catalog.PutUser(&grebev1.User{Id: "w" + id, Tokens: []int32{5, 6, int32(7 + i)}})
 		}
@@ -252,7 +253,8 @@ func (w *damageWorld) change(t *testing.T, s *App, run int) {
 const blended = 102 // number of a request
 
 func (w *damageWorld) ranked(t *testing.T, s *App, n int) (string, error) {
-	req := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", n%reloadUsers)}, Prefix: []string{"user", "item"}[n%2]}
+	req := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", n%reloadUsers)},
+		Prefix: []string{"user", "item"}[n%2]}
 	if n == blended {
 		req.Prefix = "blend"
 	}
@@ -301,7 +303,8 @@ func (w *damageWorld) generated(t *testing.T, s *App) string {
 	t.Helper()
 	var b strings.Builder
 	for n := range 3 {
-		resp, err := s.service.Recommend(t.Context(), &grebev1.RecommendRequest{User: &grebev1.User{Id: fmt.Sprint("u", n)}, N: 60, BeamWidth: 64})
+		resp, err := s.service.Recommend(t.Context(), &grebev1.RecommendRequest{
+			User: &grebev1.User{Id: fmt.Sprint("u", n)}, N: 60, BeamWidth: 64})
 		text, _ := json.Marshal(resp.GetResults())
 		fmt.Fprintf(&b, "%s %v\n", text, err)
 	}
@@ -342,7 +345,8 @@ func (w *damageWorld) kinds(t *testing.T, all bool) []string {
 		t.Fatal(err)
 	}
 	if got := slices.Sorted(maps.Keys(byKind)); !slices.Equal(got, slices.Sorted(slices.Values(dataKinds))) {
-		t.Fatalf("the data folder has files of the kinds %q; known are %q: a new kind needs damage that it survives", got, dataKinds)
+		t.Fatalf("the data folder has files of the kinds %q; known are %q: a new kind needs damage that it survives", got,
+			dataKinds)
 	}
 	var out []string
 	for kind, names := range byKind {
@@ -368,7 +372,9 @@ func (w *damageWorld) size(t *testing.T, name string) int64 {
 func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
 	t.Helper()
 	var log syncBuffer
-	s, err := Load(t.Context(), w.cfg, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	s,
+		err := Load(t.Context(), w.cfg, Options{Log: slog.New(
+		slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	if err != nil {
 		if !remedy.MatchString(err.Error()) {
 			return "refused", fmt.Sprintf("refused without a remedy: %v", err)

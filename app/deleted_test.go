@@ -33,7 +33,8 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"delete":"u1"}`+"\n"+`{"delete":"u50"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(deletedFile(w.cfg.DataDir), []byte(`"u`), 0o600); err != nil { // an earlier import was killed while writing this
+	// an earlier import was killed while writing this
+	if err := os.WriteFile(deletedFile(w.cfg.DataDir), []byte(`"u`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	importUsers(t, &ingest.Import{Files: []string{file}, Kind: "users", DataDir: w.cfg.DataDir}, "")
@@ -62,11 +63,13 @@ func TestLongIDsOfDeletions(t *testing.T) {
 	w := newReloadWorld(t)
 	long := strings.Repeat("x", 70<<10)
 	file := filepath.Join(w.dir, "more-users.ndjson")
-	if err := os.WriteFile(file, []byte(`{"id":"u7"}`+"\n"+`{"delete":"`+long+`"}`+"\n"+`{"id":"u8"}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"id":"u7"}`+"\n"+`{"delete":"`+long+`"}`+"\n"+`{"id":"u8"}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	importUsers(t, &ingest.Import{Files: []string{file}, DataDir: w.cfg.DataDir}, `users.ndjson:2: id: 71680 bytes`)
-	if out := importUsers(t, &ingest.Import{Files: []string{file}, DataDir: w.cfg.DataDir, Skip: true}, ""); !regexp.MustCompile(`2 created, .* 1 bad`).MatchString(out) {
+	if out := importUsers(t, &ingest.Import{Files: []string{file}, DataDir: w.cfg.DataDir, Skip: true},
+		""); !regexp.MustCompile(`2 created, .* 1 bad`).MatchString(out) {
 		t.Error(out)
 	}
 	if data, err := os.ReadFile(deletedFile(w.cfg.DataDir)); err == nil && len(data) > 1<<10 {
@@ -117,7 +120,8 @@ func TestDeletionCutShortIsFinishedAtTheStart(t *testing.T) {
 // cachedTokens ranks for a user and returns how many of the tokens were cached.
 func (w *reloadWorld) cachedTokens(t *testing.T, user int) int {
 	t.Helper()
-	body := fmt.Sprintf(`{"user":{"id":"u%d","tokens":[%s9]},"candidates":[{"id":"i1"},{"id":"i2"}],"prefix":"user"}`, user, strings.Repeat(fmt.Sprint(300+user, ","), 70))
+	body := fmt.Sprintf(`{"user":{"id":"u%d","tokens":[%s9]},"candidates":[{"id":"i1"},{"id":"i2"}],"prefix":"user"}`,
+		user, strings.Repeat(fmt.Sprint(300+user, ","), 70))
 	code, text, err := w.post("/v1/rank", body)
 	var a struct {
 		Usage struct {

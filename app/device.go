@@ -118,7 +118,8 @@ func (m *Model) replicas(ctx context.Context, mc *config.Model, first engine.Mod
 		return out, nil
 	}
 	if generates {
-		m.app.log.Warn("a model that generates items runs on the first GPU only", "model", mc.Name, "gpus", len(m.app.devices))
+		m.app.log.Warn("a model that generates items runs on the first GPU only", "model", mc.Name,
+			"gpus", len(m.app.devices))
 		return out, nil
 	}
 	for _, d := range m.app.devices[1:] {

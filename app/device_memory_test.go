@@ -30,8 +30,9 @@ func TestDeviceMemory(t *testing.T) {
 		"share that leaves room for activations":    {config.Size{Percent: 100}, 1000, 300, 270, ""},
 		"bytes":                                     {config.Size{Bytes: 700}, 1000, 900, 700, ""},
 		"bytes that are nearly all of what is free": {config.Size{Bytes: 900}, 1000, 900, 900, ""},
-		"more bytes than are free":                  {config.Size{Bytes: 901}, 1000, 900, 0, "device_memory: 901 bytes for KV"},
-		"none":                                      {config.Size{}, 1000, 900, 0, ""},
+		"more bytes than are free": {config.Size{Bytes: 901}, 1000, 900, 0,
+			"device_memory: 901 bytes for KV"},
+		"none": {config.Size{}, 1000, 900, 0, ""},
 	} {
 		cfg := &config.Config{Models: []config.Model{{Name: "a", Path: "a"}, {Name: "b", Path: "b"}}}
 		cfg.Models[0].DeviceMemory = v.size

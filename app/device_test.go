@@ -38,7 +38,8 @@ func TestDeviceFallsBack(t *testing.T) {
 		if !strings.HasPrefix(d.Name(), want.name) {
 			t.Errorf("device %s is %s", device, d.Name())
 		}
-		if lines := strings.Count(log.String(), "\n"); (lines == 1) != (want.log != "") || !strings.Contains(log.String(), want.log) {
+		if lines := strings.Count(log.String(), "\n"); (lines == 1) != (want.log != "") ||
+			!strings.Contains(log.String(), want.log) {
 			t.Errorf("device %s logs %q", device, log.String())
 		}
 		if err := d.Close(); err != nil {
@@ -64,18 +65,19 @@ func TestWorkersTakeTurns(t *testing.T) {
 	cfg := lostConfig(t, t.TempDir(), "127.0.0.1:0")
 	cfg.Workers = 3
 	var all []*counted
-	s, err := Load(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler), Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
-		var out []compute.Device
-		for range 2 {
-			d, err := cpu.New(cpu.Options{Threads: 1})
-			if err != nil {
-				return nil, err
+	s, err := Load(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler),
+		Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
+			var out []compute.Device
+			for range 2 {
+				d, err := cpu.New(cpu.Options{Threads: 1})
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, &counted{Device: d})
+				out = append(out, all[len(all)-1])
 			}
-			all = append(all, &counted{Device: d})
-			out = append(out, all[len(all)-1])
-		}
-		return out, nil
-	}})
+			return out, nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,9 @@ func TestWorkersTakeTurns(t *testing.T) {
 	var first float64
 	for i := range 12 { // every worker gives the same answer
 		one, two := int32(10), int32(11)
-		r, err := s.service.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Id: "u", Tokens: []int32{1, 2, 3}}, DeadlineMs: 20000, Prefix: "user", // auto goes by what was measured
+		// auto goes by what was measured
+		r, err := s.service.Rank(t.Context(), &grebev1.RankRequest{
+			User: &grebev1.User{Id: "u", Tokens: []int32{1, 2, 3}}, DeadlineMs: 20000, Prefix: "user",
 			Candidates: []*grebev1.Item{{Tokens: []int32{4}, Identifier: &one}, {Tokens: []int32{5}, Identifier: &two}}})
 		if err != nil {
 			t.Fatal(err)
@@ -103,11 +107,13 @@ func TestWorkersTakeTurns(t *testing.T) {
 }
 
 func TestNoDriverIsNoWarning(t *testing.T) {
-	for library, level := range map[string]string{"NVIDIA driver (libcuda)": "INFO", "CUDA run-time compiler (libnvrtc)": "WARN"} {
+	for library, level := range map[string]string{"NVIDIA driver (libcuda)": "INFO",
+		"CUDA run-time compiler (libnvrtc)": "WARN"} {
 		var out bytes.Buffer
 		err := fmt.Errorf("cuda: %w", &driver.MissingError{Library: library, Remedy: "install it"})
 		sayWhyCPU(err, slog.New(slog.NewTextHandler(&out, nil)))
-		if !strings.Contains(out.String(), "level="+level) || (level == "WARN") != strings.Contains(out.String(), "install it") {
+		if !strings.Contains(out.String(), "level="+level) ||
+			(level == "WARN") != strings.Contains(out.String(), "install it") {
 			t.Errorf("without %s: %s", library, &out)
 		}
 	}

@@ -66,7 +66,8 @@ func (a *App) openTracer(cfg *config.Config) (*tracing.Tracer, error) {
 // warnOfOpenDoors warns of listeners that other machines can use without a key.
 func (a *App) warnOfOpenDoors(cfg *config.Config) {
 	if cfg.Auth.Keys == "" && cfg.TLS.ClientCA == "" && (!loopback(cfg.Listen) || !loopback(cfg.GRPCListen)) {
-		a.log.Warn("other machines can send requests and change the catalog without a key: set auth.keys (see `grebe key --help`)")
+		a.log.Warn("other machines can send requests and change the catalog without a key: set auth.keys (see " +
+			"`grebe key --help`)")
 	}
 	if !loopback(cfg.AdminListen) {
 		a.log.Warn("other machines can reach the admin listener, which needs no key", "admin_listen", cfg.AdminListen)
@@ -117,12 +118,12 @@ func loopback(addr string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// lookEvery is the time between two looks at the files of keys and certificates. Kubernetes replaces files that it mounts, and sends
-// no signal.
+// lookEvery is the time between two looks at the files of keys and certificates. Kubernetes replaces files that it
+// mounts, and sends no signal.
 const lookEvery = 30 * time.Second
 
-// followHangups reads the configuration again at each signal, and when a file of keys or certificates has changed, until stop is
-// called. stop returns the configuration in force.
+// followHangups reads the configuration again at each signal, and when a file of keys or certificates has changed,
+// until stop is called. stop returns the configuration in force.
 func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again func() (*config.Config, error),
 	apply func(old, next *config.Config) error) (stop func() *config.Config) {
 	if hangup == nil || again == nil {
@@ -162,10 +163,12 @@ func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again f
 	}
 }
 
-// secrets returns a digest of the files of keys and certificates. A file that cannot be read counts as one with other content.
+// secrets returns a digest of the files of keys and certificates. A file that cannot be read counts as one with other
+// content.
 func secrets(cfg *config.Config) [sha256.Size]byte {
 	h := sha256.New()
-	for _, name := range []string{cfg.Auth.Keys, cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA, cfg.Cluster.TLS.Cert, cfg.Cluster.TLS.Key, cfg.Cluster.TLS.CA} {
+	for _, name := range []string{cfg.Auth.Keys, cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA, cfg.Cluster.TLS.Cert,
+		cfg.Cluster.TLS.Key, cfg.Cluster.TLS.CA} {
 		if name == "" {
 			continue
 		}
@@ -203,7 +206,8 @@ func (a *App) reconfigure(old, next *config.Config) error {
 			return err
 		}
 	}
-	a.service.SetDeadlines(time.Duration(next.SLOMillis)*time.Millisecond, time.Duration(next.Limits.DeadlineMillis)*time.Millisecond)
+	a.service.SetDeadlines(time.Duration(next.SLOMillis)*time.Millisecond,
+		time.Duration(next.Limits.DeadlineMillis)*time.Millisecond)
 	a.loaded.setSLO(time.Duration(next.SLOMillis) * time.Millisecond)
 	a.log.Info("configuration read again", "keys", len(keys), "slo_ms", next.SLOMillis)
 	if names := needRestart(old, next); len(names) > 0 {

@@ -23,8 +23,8 @@ type early struct {
 	err     error
 }
 
-// readEarly begins to read the weights of all models of texts, side by side. Models that share a checkpoint read it once.
-// The App's closers close what no Model has taken.
+// readEarly begins to read the weights of all models of texts, side by side. Models that share a checkpoint read it
+// once. The App's closers close what no Model has taken.
 func (a *App) readEarly(ctx context.Context, cfg *config.Config) {
 	if !cfg.Computes() {
 		return
@@ -61,7 +61,8 @@ func (a *App) readEarly(ctx context.Context, cfg *config.Config) {
 }
 
 // readWeights returns the version of a checkpoint, the patterns of what is not quantised, and its weights.
-func (a *App) readWeights(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, []string, model.Model, error) {
+func (a *App) readWeights(ctx context.Context, cfg *config.Config,
+	mc *config.Model) (plan.Key, []string, model.Model, error) {
 	end := a.phase("checksum of the checkpoint", "model", mc.Name)
 	version, keep, err := a.versionOf(ctx, cfg, mc)
 	if err != nil {

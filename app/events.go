@@ -39,8 +39,10 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		opt.Policy = schedule.User
 		cache = m.openCache(builder, opt, doing(cfg, d))
 	}
-	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(), "items", weights.Items(),
-		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
+	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(),
+		"items", weights.Items(),
+		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()),
+		"seconds", human.Seconds(time.Since(start)))
 	var report func(serve.Served)
 	if both := m.memory.shared; both != nil && both.divider != nil {
 		report = served(both.divider, weights.Shape(), d)
@@ -48,7 +50,8 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	return serve.Model{
 		Name: mc.Name, Runner: d, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
 		Reads: serve.Events(weights, report),
-		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture, DType: weights.DType().String(),
+		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture,
+		DType: weights.DType().String(),
 	}, nil
 }
 
@@ -58,7 +61,8 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		return nil, fmt.Errorf("model %q: weights: %s is for models of texts, and this is one of events", mc.Name,
 			mc.Weights)
 	}
-	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.app.telling(ctx, mc.Name, m.progress), Context: ctx})
+	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{
+		DType: mc.DType, KV: mc.KVDType, Progress: m.app.telling(ctx, mc.Name, m.progress), Context: ctx})
 	if err != nil {
 		return nil, err
 	}

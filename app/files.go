@@ -36,7 +36,8 @@ type loadedFiles struct {
 	path    string
 	log     *slog.Logger
 	damaged bool // the list was damaged: the loaded files are unknown
-	shared  bool // other members of a cluster may have loaded the files: what is new here adds only ids that the catalog lacks
+	// other members of a cluster may have loaded the files: what is new here adds only ids that the catalog lacks
+	shared bool
 }
 
 // fileState identifies the content that was loaded.
@@ -68,7 +69,8 @@ func sum8(b []byte) uint64 {
 // once loads the named file unless its content is the one that was loaded before. An empty name loads nothing. load
 // loads the lines that a filter passes. there reports whether the catalog has an id, and whether it was deleted and
 // must not come back.
-func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool, err error), load func(path string, filter catalog.Filter) (int, error)) error {
+func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool, err error),
+	load func(path string, filter catalog.Filter) (int, error)) error {
 	if name == "" {
 		return nil
 	}
@@ -92,7 +94,8 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		state, before, f.lines = fileState{Digest: was}, true, lines
 	case before && state.Digest != "" || !errors.Is(err, fs.ErrNotExist):
 		f.before = true
-		l.log.Warn("the record of a loaded catalog file is unusable: only ids that the catalog lacks are added", "file", full, "error", err)
+		l.log.Warn("the record of a loaded catalog file is unusable: only ids that the catalog lacks are added", "file", full,
+			"error", err)
 	}
 	if state.Digest == digest {
 		return nil
@@ -104,7 +107,8 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		return err
 	}
 	if f.deleted > 0 {
-		l.log.Warn("lines of a catalog file are of items or users who were deleted: they are left out until they are put again",
+		l.log.Warn("lines of a catalog file are of items or users who were deleted: they are left out until they are put "+
+			"again",
 			"file", full, "lines", f.deleted)
 	}
 	if before && !same {
@@ -182,7 +186,8 @@ func (l *loadedFiles) read() (known map[string]fileState, err error) {
 		return before, nil
 	}
 	l.damaged = true
-	l.log.Warn("the list of catalog files that were loaded is damaged: only ids that the catalog lacks are added from them", "file", l.path, "error", err)
+	l.log.Warn("the list of catalog files that were loaded is damaged: only ids that the catalog lacks are added from "+
+		"them", "file", l.path, "error", err)
 	return map[string]fileState{}, nil
 }
 

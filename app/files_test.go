@@ -160,7 +160,8 @@ func TestConfiguredFilesDoNotUndoChanges(t *testing.T) {
 	if err != nil || len(lines) != 2 {
 		t.Fatalf("%v, %v", lines, err)
 	}
-	f.write(f.cfg.Catalog.Items, `{"id":"i1","text":"a"}`, `{"id":"i2","text":"b"}`, `{"id":"i3","text":"d"}`, `{"id":"i4","text":"d"}`)
+	f.write(f.cfg.Catalog.Items, `{"id":"i1","text":"a"}`, `{"id":"i2","text":"b"}`, `{"id":"i3","text":"d"}`,
+		`{"id":"i4","text":"d"}`)
 	for _, damage := range []struct {
 		what string
 		do   func() error
@@ -232,7 +233,8 @@ func TestLoadedListOfTheFormatBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.write(filepath.Join(f.cfg.DataDir, "catalog.loaded.json"),
-		fmt.Sprintf(`{%q: {"size": %d, "mod_time": %q}}`, f.cfg.Catalog.Items, info.Size(), info.ModTime().UTC().Format(time.RFC3339Nano)))
+		fmt.Sprintf(`{%q: {"size": %d, "mod_time": %q}}`, f.cfg.Catalog.Items, info.Size(),
+			info.ModTime().UTC().Format(time.RFC3339Nano)))
 	f.wants("as it was", "")
 	f.write(f.cfg.Catalog.Items, `{"id":"i1","text":"a"}`, `{"id":"i2","text":"b"}`)
 	f.wants("a line more", "i2=b")
@@ -275,7 +277,8 @@ func TestConfiguredFilesOfUsersInRedis(t *testing.T) {
 		}
 	}
 	wants(`{"id":"u1","text":"a"}`, "a")
-	if _, err := c.PutUser(&grebev1.User{Id: "u1"}); err != nil { // so that it remembers the deletion, as a replicated one always does
+	// so that it remembers the deletion, as a replicated one always does
+	if _, err := c.PutUser(&grebev1.User{Id: "u1"}); err != nil {
 		t.Fatal(err)
 	}
 	change(catalog.Op{DeleteUser: "u1"})

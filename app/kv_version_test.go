@@ -90,7 +90,8 @@ func TestCheckpointVersionOfTables(t *testing.T) {
 		}
 		seen[version] = name
 	}
-	same, err := checkpointVersion(t.Context(), &config.Config{Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path}, nil)
+	same, err := checkpointVersion(t.Context(), &config.Config{
+		Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path}, nil)
 	if err != nil || seen[same] != "none" {
 		t.Errorf("a table that the model does not use changes its version: %v", err)
 	}

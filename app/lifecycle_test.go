@@ -26,12 +26,13 @@ func TestALostDeviceKeepsTheReloadedCheckpoint(t *testing.T) {
 	var device atomic.Pointer[frail]
 	ready, served := make(chan net.Addr, 1), make(chan error, 1)
 	go func() {
-		served <- Serve(ctx, w.cfg, Options{Log: slog.New(slog.NewTextHandler(w.log, nil)), Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
-			d, err := cpu.New(cpu.Options{Threads: 1})
-			f := &frail{d, new(atomic.Bool)}
-			device.Store(f)
-			return []compute.Device{f}, err
-		}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
+		served <- Serve(ctx, w.cfg, Options{Log: slog.New(slog.NewTextHandler(w.log, nil)),
+			Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
+				d, err := cpu.New(cpu.Options{Threads: 1})
+				f := &frail{d, new(atomic.Bool)}
+				device.Store(f)
+				return []compute.Device{f}, err
+			}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
 	}()
 	next := func() {
 		t.Helper()
@@ -45,7 +46,8 @@ func TestALostDeviceKeepsTheReloadedCheckpoint(t *testing.T) {
 	lose := func() {
 		t.Helper()
 		device.Load().lost.Store(true)
-		if status, text, err := w.post("/v1/rank", `{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); err != nil || status != http.StatusServiceUnavailable {
+		if status, text, err := w.post("/v1/rank", `{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); err != nil ||
+			status != http.StatusServiceUnavailable {
 			t.Fatalf("on a lost device: %d %s %v", status, text, err)
 		}
 		next()
@@ -142,7 +144,8 @@ func TestLoadingObeysItsContext(t *testing.T) {
 	if n := len(w.stack.loaded.of("m")); n != 1 {
 		t.Errorf("%d checkpoints are loaded", n)
 	}
-	if _, err := checkpointVersion(ctx, w.cfg, &config.Model{Path: filepath.Join(w.dir, "b")}, nil); !errors.Is(err, context.Canceled) {
+	if _, err := checkpointVersion(ctx, w.cfg, &config.Model{Path: filepath.Join(w.dir, "b")}, nil); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("the digest of a checkpoint: %v", err)
 	}
 	if _, err := w.answer(0); err != nil {

@@ -20,7 +20,8 @@ type loader struct {
 	cfg   *config.Config
 	again func() (*config.Config, error) // reads the configuration again; nil: it does not change
 	free  func(compute.Device) int64     // memory for another checkpoint; nil: freeMemory
-	turn  chan struct{}                  // holds a token while a checkpoint is opened, because the free memory is known only afterwards
+	// holds a token while a checkpoint is opened, because the free memory is known only afterwards
+	turn chan struct{}
 }
 
 func newLoader(a *App, cfg *config.Config) *loader {
@@ -130,7 +131,8 @@ func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 	}
 	need += need / 8 // for activations and packing
 	if have := l.freeOn(l.app.device); have >= 0 && have < need {
-		return fmt.Errorf("%w: it takes %s, and %s are free on %s", serve.ErrNoMemory, human.Bytes(need), human.Bytes(have), l.app.device.Name())
+		return fmt.Errorf("%w: it takes %s, and %s are free on %s", serve.ErrNoMemory, human.Bytes(need), human.Bytes(have),
+			l.app.device.Name())
 	}
 	return nil
 }

@@ -24,15 +24,17 @@ func TestLiveWhileLoading(t *testing.T) {
 	opening, ready, served := make(chan struct{}), make(chan net.Addr, 1), make(chan error, 1)
 	loading := make(chan struct{})
 	go func() {
-		served <- Serve(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler), Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
-			close(loading)
-			<-opening
-			d, err := cpu.New(cpu.Options{Threads: 1})
-			return []compute.Device{d}, err
-		}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
+		served <- Serve(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler),
+			Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
+				close(loading)
+				<-opening
+				d, err := cpu.New(cpu.Options{Threads: 1})
+				return []compute.Device{d}, err
+			}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
 	}()
 	<-loading
-	for path, want := range map[string]int{"/v2/health/live": 200, "/livez": 200, "/v2/health/ready": 503, "/readyz": 503, "/v1/models": 503} {
+	for path, want := range map[string]int{"/v2/health/live": 200, "/livez": 200, "/v2/health/ready": 503, "/readyz": 503,
+		"/v1/models": 503} {
 		resp, err := http.Get(at + path)
 		if err != nil {
 			t.Fatal(err)

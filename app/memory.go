@@ -120,7 +120,8 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 
 // openHost takes host memory for KV and for rows of a table: the model's own, or a part of what models compete for.
 // It returns nil if there is none.
-func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at compute.Memory, shape compute.Shape) (*pool.Pool, error) {
+func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at compute.Memory,
+	shape compute.Shape) (*pool.Pool, error) {
 	if !cfg.Holds() { // a router needs the keys of KV, which caches know, and no memory
 		return m.openPool("cache", at, kv.ChainTokens*int64(shape.ChunkBytes(1, false)), shape)
 	}
@@ -177,15 +178,16 @@ func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 func names(cfg *config.Config, mc *config.Model) int64 {
 	n := int64(0)
 	for i := range cfg.Models {
-		if o := &cfg.Models[i]; mc.HostMemory.IsZero() && o.HostMemory.IsZero() && sharesWith(cfg, o).Name == sharesWith(cfg, mc).Name {
+		if o := &cfg.Models[i]; mc.HostMemory.IsZero() && o.HostMemory.IsZero() &&
+			sharesWith(cfg, o).Name == sharesWith(cfg, mc).Name {
 			n++
 		}
 	}
 	return max(n, 1)
 }
 
-// deviceBytes returns the device memory for a model's KV, once all weights are loaded: the given bytes, or a share of what
-// was free at the start, of which models get equal parts. A share leaves some of what is free for activations.
+// deviceBytes returns the device memory for a model's KV, once all weights are loaded: the given bytes, or a share of
+// what was free at the start, of which models get equal parts. A share leaves some of what is free for activations.
 func (m *Memory) deviceBytes(cfg *config.Config, mc *config.Model, at compute.Memory) (int64, error) {
 	free, total := at.Sizes()
 	start := m.app.freeAtStart
@@ -229,7 +231,8 @@ func (m *Memory) openPool(key string, at compute.Memory, bytes int64, shape comp
 func checkSize(bytes int64, shape compute.Shape) error {
 	token := int64(shape.ChunkBytes(1, false))
 	if bytes > 0 && bytes < kv.ChainTokens*token {
-		return fmt.Errorf("a cache of %s holds less than %d tokens of %s: give host_memory or device_memory more, or 0 for none",
+		return fmt.Errorf("a cache of %s holds less than %d tokens of %s: give host_memory or device_memory more, or 0 for "+
+			"none",
 			human.Bytes(bytes), kv.ChainTokens, human.Bytes(token))
 	}
 	return nil
@@ -310,7 +313,8 @@ func describeEight(config []byte, d compute.Device) string {
 func describeTable(cfg *config.Config, name string) string {
 	for i := range cfg.Tables {
 		if t := &cfg.Tables[i]; name != "" && t.Name == name {
-			return fmt.Sprintf("\nitem_table %q %q %q %q %q %d %v", t.Name, t.Store, t.File, t.Addresses, t.Prefix, t.Dim, t.Default)
+			return fmt.Sprintf("\nitem_table %q %q %q %q %q %d %v", t.Name, t.Store, t.File, t.Addresses, t.Prefix, t.Dim,
+				t.Default)
 		}
 	}
 	return ""

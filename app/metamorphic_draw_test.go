@@ -11,8 +11,9 @@ import (
 	"grebe/kv"
 )
 
-// drawTokens reads tokens such as 40@3+5@9+20@3/41: 40 tokens of the stream with seed 3, 5 of the one with seed 9, then 20 of
-// the first one after its first 41. So 40@3 begins 60@3, and 40@3+1@9+19@3/41 is 60@3 with another token in its middle.
+// drawTokens reads tokens such as 40@3+5@9+20@3/41: 40 tokens of the stream with seed 3, 5 of the one with seed 9, then
+// 20 of the first one after its first 41. So 40@3 begins 60@3, and 40@3+1@9+19@3/41 is 60@3 with another token in its
+// middle.
 func drawTokens(word string) []int32 {
 	out := []int32{}
 	for _, s := range spansOf(word) {
@@ -80,7 +81,8 @@ func splice(word string, from, to int, with string) string {
 func drawEvents(word string, had int) []map[string]any {
 	out := []map[string]any{}
 	for i, token := range drawTokens(word) {
-		out = append(out, map[string]any{"item": fmt.Sprintf("i%d", token%catalogItems), "time": 1000 + had + i, "action": 1 + token%3})
+		out = append(out, map[string]any{"item": fmt.Sprintf("i%d", token%catalogItems), "time": 1000 + had + i,
+			"action": 1 + token%3})
 	}
 	return out
 }
@@ -271,7 +273,8 @@ func drawScenario(seed uint64, steps int) []string {
 		default:
 			line = start()
 		}
-		if verb, _, _ := strings.Cut(line, " "); slices.Contains([]string{"rank", "score", "recommend"}, verb) && r.IntN(5) == 0 {
+		if verb, _, _ := strings.Cut(line, " "); slices.Contains([]string{"rank", "score", "recommend"}, verb) &&
+			r.IntN(5) == 0 {
 			lines = append(lines, fmt.Sprintf("crowd %d", 2+r.IntN(4)))
 		}
 		lines = append(lines, line)
@@ -283,7 +286,8 @@ func drawScenario(seed uint64, steps int) []string {
 // short users.
 func shrink(lines []string, fails func([]string) bool) []string {
 	for size := len(lines) / 2; size > 0; size /= 2 {
-		for from := len(lines) - size; from >= 0; from -= size { // the last ones first, because nothing after the failure matters
+		// the last ones first, because nothing after the failure matters
+		for from := len(lines) - size; from >= 0; from -= size {
 			if less := slices.Delete(slices.Clone(lines), from, min(from+size, len(lines))); len(less) > 0 && fails(less) {
 				lines = less
 			}
@@ -357,7 +361,8 @@ func TestShrink(t *testing.T) {
 		"rank lm u2 item i1,i2,i3", "rank lm u1 user i7,i9", "forget u2"}
 	got := shrink(lines, func(lines []string) bool {
 		text := strings.Join(lines, "\n")
-		return strings.Contains(text, "disk=2") && strings.Contains(text, "user u1") && strings.Contains(text, "rank lm u1 user i7")
+		return strings.Contains(text, "disk=2") && strings.Contains(text, "user u1") &&
+			strings.Contains(text, "rank lm u1 user i7")
 	})
 	want := []string{"start disk=2", "user u1 5@3", "rank lm u1 user i7"}
 	if !slices.Equal(got, want) {

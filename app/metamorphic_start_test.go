@@ -28,8 +28,9 @@ func newMetamorphic(t *testing.T) *metamorphic {
 	x := &metamorphic{dir: t.TempDir(), plain: map[string]*App{}, known: map[string]string{}}
 	for i, name := range []string{"a", "b"} {
 		seed := uint64(i + 1)
-		if err := modeltest.Write(filepath.Join(x.dir, "lm-"+name), modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2,
-			Heads: 2, KVHeads: 1, HeadDim: 32, Inter: 96, Vocab: 1200, MaxPositions: 2000, Seed: seed}); err != nil {
+		if err := modeltest.Write(filepath.Join(x.dir, "lm-"+name),
+			modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2,
+				Heads: 2, KVHeads: 1, HeadDim: 32, Inter: 96, Vocab: 1200, MaxPositions: 2000, Seed: seed}); err != nil {
 			t.Fatal(err)
 		}
 		ev := filepath.Join(x.dir, "ev-"+name)
@@ -50,7 +51,8 @@ func newMetamorphic(t *testing.T) *metamorphic {
 		tokens := drawTokens(fmt.Sprintf("%d@%d", 1+i%12, 1000+i))
 		fmt.Fprintf(f, `{"id":"i%d","tokens":%s,"identifier":%d,"codes":[%d,%d]}`+"\n", i, jsonOf(tokens), 500+i, i%8, i/8)
 	}
-	cfg, err := x.config(filepath.Join(x.dir, "rows"), scripttest.Parse(t, "start"), map[string]string{"ev": filepath.Join(x.dir, "ev-a")})
+	cfg, err := x.config(filepath.Join(x.dir, "rows"), scripttest.Parse(t, "start"),
+		map[string]string{"ev": filepath.Join(x.dir, "ev-a")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,8 @@ func (l *lifetime) start(c *scripttest.Command) error {
 	}
 	data := filepath.Join(l.dir, "data")
 	if class := classOf(c); class != l.class {
-		if err := errors.Join(os.RemoveAll(data), os.CopyFS(data, os.DirFS(filepath.Join(l.metamorphic.dir, "rows")))); err != nil {
+		if err := errors.Join(os.RemoveAll(data), os.CopyFS(data,
+			os.DirFS(filepath.Join(l.metamorphic.dir, "rows")))); err != nil {
 			return err
 		}
 		l.class, l.users, l.items = class, map[string]map[string]any{}, map[string]map[string]any{}
@@ -117,7 +120,8 @@ func (l *lifetime) start(c *scripttest.Command) error {
 // point makes the link to a model's checkpoint name the wanted one, and returns the link.
 func (l *lifetime) point(model string) string {
 	link, next := filepath.Join(l.dir, model), filepath.Join(l.dir, "next")
-	if err := errors.Join(os.Symlink(filepath.Join(l.metamorphic.dir, model+"-"+l.named[model]), next), os.Rename(next, link)); err != nil {
+	if err := errors.Join(os.Symlink(filepath.Join(l.metamorphic.dir, model+"-"+l.named[model]), next),
+		os.Rename(next, link)); err != nil {
 		l.Fatal(err)
 	}
 	return link
@@ -125,7 +129,8 @@ func (l *lifetime) point(model string) string {
 
 // classOf returns the options that answers depend on.
 func classOf(c *scripttest.Command) string {
-	return fmt.Sprintf("dtype=%s kv=%s scoring=%s", c.Text("dtype", "bf16"), c.Text("kv", "auto"), c.Text("scoring", "identifier"))
+	return fmt.Sprintf("dtype=%s kv=%s scoring=%s", c.Text("dtype", "bf16"), c.Text("kv", "auto"),
+		c.Text("scoring", "identifier"))
 }
 
 // without returns the server without caches for a class of answers.

@@ -23,15 +23,17 @@ import (
 	"grebe/internal/scripttest"
 )
 
-var scenarioFile = flag.String("scenario", "", "a file with one scenario of TestMetamorphic, to run instead of random ones")
+var scenarioFile = flag.String("scenario", "", "a file with one scenario of TestMetamorphic, to run instead of "+
+	"random ones")
 
-// TestMetamorphic gives servers random options and random requests. Memory, tiers, pages, policies, restarts, reloads and
-// deletions change how an answer comes about, never the answer: every one is that of a server without caches, to the bit.
-// A request names its order and nothing is blended, so that both compute the same prompt with the same numbers.
+// TestMetamorphic gives servers random options and random requests. Memory, tiers, pages, policies, restarts, reloads
+// and deletions change how an answer comes about, never the answer: every one is that of a server without caches, to
+// the bit. A request names its order and nothing is blended, so that both compute the same prompt with the same
+// numbers.
 //
-// One client asks, or a few the same at once, and a seed gives the same commands every time. A failure is shrunk to a short
-// scenario, which is printed and written to a file. `-scenario FILE` runs it again, and testdata/metamorphic keeps those whose
-// faults are fixed.
+// One client asks, or a few the same at once, and a seed gives the same commands every time. A failure is shrunk to a
+// short scenario, which is printed and written to a file. `-scenario FILE` runs it again, and testdata/metamorphic
+// keeps those whose faults are fixed.
 //
 //	start KEY=VALUE…         open the server, or open it again on the same data; see lifetime.start
 //	user u1 40@3+5@9         put a user: 40 tokens drawn from seed 3, then 5 from seed 9 (see drawTokens); of v1, as many events
@@ -143,8 +145,10 @@ func (x *metamorphic) run(t *testing.T, lines []string) (err error) {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	l := &lifetime{metamorphic: x, T: t, dir: t.TempDir(), users: map[string]map[string]any{}, items: map[string]map[string]any{},
-		gone: map[string]bool{}, now: map[string]string{}, named: map[string]string{"lm": "a", "ev": "a"}, before: map[string]string{}}
+	l := &lifetime{metamorphic: x, T: t, dir: t.TempDir(), users: map[string]map[string]any{},
+		items: map[string]map[string]any{},
+		gone:  map[string]bool{}, now: map[string]string{}, named: map[string]string{"lm": "a", "ev": "a"},
+		before: map[string]string{}}
 	defer os.RemoveAll(l.dir)
 	x.seen.scenarios++
 	for i, line := range lines {
@@ -253,7 +257,8 @@ func (l *lifetime) nothingOfDeleted() error {
 			for id := range l.gone {
 				key := u.served.Cache.UserKey(id, nil)
 				if n, at := store.Where(key); n > 0 || store.Below(key) {
-					return fmt.Errorf("%s has KV of %s, who was deleted: %d tokens on %v, on disk %v", model, id, n, at, store.Below(key))
+					return fmt.Errorf("%s has KV of %s, who was deleted: %d tokens on %v, on disk %v", model, id, n, at,
+						store.Below(key))
 				}
 			}
 		}
@@ -304,13 +309,15 @@ func (l *lifetime) rank(c *scripttest.Command) error {
 }
 
 func (l *lifetime) score(c *scripttest.Command) error {
-	body := map[string]any{"model": "lm", "query": drawTokens(c.Word(0)), "label_token_ids": []int{5, 9, 400}, "item_first": c.Word(2) == "item"}
+	body := map[string]any{"model": "lm", "query": drawTokens(c.Word(0)), "label_token_ids": []int{5, 9, 400},
+		"item_first": c.Word(2) == "item"}
 	var items [][]int32
 	for _, w := range strings.Split(c.Word(1), ",") {
 		items = append(items, drawTokens(w))
 	}
 	body["items"] = items
-	whole := map[string]any{"query": body["query"], "items": items, "label_token_ids": body["label_token_ids"], "item_first": body["item_first"]}
+	whole := map[string]any{"query": body["query"], "items": items, "label_token_ids": body["label_token_ids"],
+		"item_first": body["item_first"]}
 	return l.same("lm", "/v1/score", body, whole)
 }
 

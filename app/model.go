@@ -40,7 +40,8 @@ type Model struct {
 }
 
 // openModel loads a checkpoint.
-func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, progress func(model string, done, total int64)) (*Model, error) {
+func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Model,
+	progress func(model string, done, total int64)) (*Model, error) {
 	at, err := filepath.EvalSymlinks(mc.Path) // a link may later name another folder
 	if errors.Is(err, fs.ErrNotExist) {
 		at = mc.Path // opening it returns the error
@@ -116,7 +117,8 @@ func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.S
 func (m *Model) checkRows(model string, shape *compute.Shape) error {
 	for _, o := range m.app.loaded.of(model) {
 		if o.memory.shared != nil && o.memory.shared.divided && (shape == nil || !reflect.DeepEqual(o.memory.shape, *shape)) {
-			return errors.New("the checkpoint's KV has another shape, and rows of its item table lie in the memory of the one that serves: it needs a restart")
+			return errors.New("the checkpoint's KV has another shape, and rows of its item table lie in the memory of the one " +
+				"that serves: it needs a restart")
 		}
 	}
 	return nil
@@ -131,7 +133,8 @@ func (m *Model) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memor
 		have = m.app.loader.freeOn(m.app.device)
 	}
 	if have >= 0 && have < need {
-		return fmt.Errorf("%w: its KV has another shape and takes %s of the host's memory beside that of the one that serves, and %s are free",
+		return fmt.Errorf("%w: its KV has another shape and takes %s of the host's memory beside that of the one that "+
+			"serves, and %s are free",
 			serve.ErrNoMemory, human.Bytes(need), human.Bytes(have))
 	}
 	return nil
@@ -139,7 +142,8 @@ func (m *Model) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memor
 
 // options returns the options of the Model's cache.
 func (m *Model) options(d *dispatch.Dispatcher, shape compute.Shape) reuse.Options {
-	return reuse.Options{Store: m.memory.store, Pool: m.memory.pages, Load: d, Shape: shape, Model: m.version, Shared: m.memory.entries, Spare: m.app.loaded.spare}
+	return reuse.Options{Store: m.memory.store, Pool: m.memory.pages, Load: d, Shape: shape, Model: m.version,
+		Shared: m.memory.entries, Spare: m.app.loaded.spare}
 }
 
 // retire frees a checkpoint that no longer serves, and its KV. KV that is not deleted when ctx ends is deleted when the
@@ -163,7 +167,8 @@ func (m *Model) retire(ctx context.Context) error {
 	return errors.Join(err, m.memory.leave())
 }
 
-// openCache opens the cache that decides what to reuse, and starts its background work. do is nil if nothing is computed.
+// openCache opens the cache that decides what to reuse, and starts its background work. do is nil if nothing is
+// computed.
 func (m *Model) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do) *reuse.Cache {
 	opt.Record = m.app.record.Room("reuse")
 	c := reuse.New(b, opt)

@@ -73,21 +73,26 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	}
 	var generator *generate.Generator
 	if generates {
-		generator = &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: weights.Shape(), Widths: mc.Codes.BeamWidths}
+		generator = &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: weights.Shape(),
+			Widths: mc.Codes.BeamWidths}
 		m.target = &generate.Target{Name: mc.Name, Generator: generator, Model: weights}
 	}
-	m.app.log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", weights.DType(), "kv", weights.Shape().KV,
-		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
+	m.app.log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", weights.DType(),
+		"kv", weights.Shape().KV,
+		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()),
+		"seconds", human.Seconds(time.Since(start)))
 	return serve.Model{
 		Name: mc.Name, Runner: d, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
 		Reads: serve.Texts(), Generate: generator, Scoring: scoring,
-		Orders: orders, Blend: blending, Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: described.Architecture,
-		DType: weights.DType().String(),
+		Orders: orders, Blend: blending, Vocab: weights.Vocab(), Positions: weights.MaxPositions(),
+		Architecture: described.Architecture,
+		DType:        weights.DType().String(),
 	}, nil
 }
 
 // openDispatcher opens a model's engines, measures them and puts a queue in front of them.
-func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica) (*dispatch.Dispatcher, error) {
+func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config,
+	replicas []replica) (*dispatch.Dispatcher, error) {
 	end := m.app.phase("engines", "model", m.config.Name)
 	engines, asides, err := m.openEngines(cfg, replicas, m.memory.store)
 	if err != nil {
@@ -102,7 +107,8 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 	}
 	rest(cfg, engines)
 	d, err := dispatch.New(engines, dispatch.Options{
-		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Like: like, Lost: m.app.noteLost,
+		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Like: like,
+		Lost:     m.app.noteLost,
 		Panicked: m.app.notePanic, Record: m.app.record.Room("dispatch"), Aside: asides,
 	})
 	if err != nil {
@@ -118,7 +124,8 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 
 // profile returns the prefill times of an engine. If a checkpoint of the same shape serves, its times are known better
 // than a measurement tells, and that would slow it down: both compute on the same device.
-func profile(ctx context.Context, e dispatch.Engine, positions int, like *dispatch.Dispatcher) (schedule.PrefillModel, error) {
+func profile(ctx context.Context, e dispatch.Engine, positions int,
+	like *dispatch.Dispatcher) (schedule.PrefillModel, error) {
 	if like != nil {
 		return like.Model(), dispatch.Prepare(ctx, e, positions)
 	}
@@ -126,7 +133,8 @@ func profile(ctx context.Context, e dispatch.Engine, positions int, like *dispat
 }
 
 // measure prepares an engine and returns its prefill times.
-func (m *Model) measure(ctx context.Context, e dispatch.Engine, positions int, like *dispatch.Dispatcher) (schedule.PrefillModel, error) {
+func (m *Model) measure(ctx context.Context, e dispatch.Engine, positions int,
+	like *dispatch.Dispatcher) (schedule.PrefillModel, error) {
 	if prepares(e) && like == nil {
 		end := m.app.phase("sizes of batches", "model", m.config.Name)
 		if err := dispatch.Prepare(ctx, e, positions); err != nil {
@@ -147,7 +155,8 @@ func prepares(e dispatch.Engine) bool {
 // openEngines opens one engine per worker. Workers are assigned to replicas in turn. Those of one replica share its
 // weights and GPU, or divide the cores. A worker that is no GPU also has an engine for jobs in the background, which
 // takes no memory until it runs one. A GPU's batch cannot pause: all its layers are launched at once.
-func (m *Model) openEngines(cfg *config.Config, replicas []replica, store *kv.Store) ([]dispatch.Engine, []dispatch.Pauser, error) {
+func (m *Model) openEngines(cfg *config.Config, replicas []replica,
+	store *kv.Store) ([]dispatch.Engine, []dispatch.Pauser, error) {
 	var out []dispatch.Engine
 	var asides []dispatch.Pauser
 	for i := range cfg.Workers {
@@ -235,7 +244,8 @@ func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
 		return t.ID, nil
 	}
 	if tok == nil {
-		return 0, fmt.Errorf("scoring.%s: the text %s needs the checkpoint's tokenizer.json, which is missing: give the token's number", key, t)
+		return 0, fmt.Errorf("scoring.%s: the text %s needs the checkpoint's tokenizer.json, which is missing: give the "+
+			"token's number", key, t)
 	}
 	id, ok := tok.TokenID(t.Text)
 	if !ok {

@@ -17,8 +17,8 @@ func (*counting) Check(j *engine.Job) (engine.Cost, error) {
 func (*counting) MaxTokens() int                        { return 4096 }
 func (c *counting) Run([]*engine.Job, []engine.Outcome) { c.batches++ }
 
-// A checkpoint of the shape of the one that serves takes over its prefill times. It is not measured, since that would slow down
-// requests.
+// A checkpoint of the shape of the one that serves takes over its prefill times. It is not measured, since that would
+// slow down requests.
 func TestACheckpointBesideAnotherIsNotMeasured(t *testing.T) {
 	largest := schedule.Sample{Rows: 100, Keys: 5000, Requests: 1, Ms: 53}
 	known := schedule.PrefillModel{Fixed: 3, Row: .5, Quality: schedule.Quality{Largest: largest}}

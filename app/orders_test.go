@@ -25,7 +25,8 @@ func TestDemoStatesItsOrders(t *testing.T) {
 		"shop": schedule.Of(plan.UserFirst, plan.ItemFirst), "shop-pointwise": schedule.Of(plan.UserFirst),
 	} {
 		i := slices.IndexFunc(l.Models, func(m config.Model) bool { return m.Name == name })
-		if policy, orders, err := prefixOf(&l.Config, &l.Models[i]); err != nil || policy != schedule.Predicted || orders != want {
+		if policy, orders, err := prefixOf(&l.Config, &l.Models[i]); err != nil || policy != schedule.Predicted ||
+			orders != want {
 			t.Errorf("%s: %v of %b (%v), want predicted of %b", name, policy, orders, err, want)
 		}
 	}

@@ -68,7 +68,8 @@ func (a *App) sameDevice(cfg *config.Config) *config.Config {
 }
 
 // reopen loads everything again behind the same addresses. Meanwhile they answer that the server is not ready.
-func reopen(ctx context.Context, cfg *config.Config, opt Options, p Process, at server.Listeners, n losses) (*App, server.Listeners, error) {
+func reopen(ctx context.Context, cfg *config.Config, opt Options, p Process, at server.Listeners,
+	n losses) (*App, server.Listeners, error) {
 	bound := *cfg
 	for _, d := range []struct {
 		key *string
@@ -90,7 +91,8 @@ func reopen(ctx context.Context, cfg *config.Config, opt Options, p Process, at 
 	if ctx.Err() != nil {
 		return nil, server.Listeners{}, nil
 	}
-	return nil, server.Listeners{}, p.startOver(ctx, opt.Log, cfg.Device, n, fmt.Errorf("open the lost device again: %w", err))
+	return nil, server.Listeners{}, p.startOver(ctx, opt.Log, cfg.Device, n,
+		fmt.Errorf("open the lost device again: %w", err))
 }
 
 // A device may be lost this many times in a row, each time soon after serving began. One that is lost more often is
@@ -124,7 +126,8 @@ func (n losses) after(served time.Duration) (losses, error) {
 		n = 0
 	}
 	if n++; n > maxLosses {
-		return n, fmt.Errorf("%w for the %dth time, %v after serving began: not opened again", errLost, n, served.Round(time.Second))
+		return n, fmt.Errorf("%w for the %dth time, %v after serving began: not opened again", errLost, n,
+			served.Round(time.Second))
 	}
 	return n, nil
 }

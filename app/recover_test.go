@@ -66,7 +66,8 @@ func (r *frailRunner) Begin(b *compute.Batch) error {
 // lostConfig writes a small model to a folder, and returns the configuration of a server for it.
 func lostConfig(t *testing.T, dir, listen string) *config.Config {
 	t.Helper()
-	spec := modeltest.Spec{Architecture: modeltest.Qwen2, Hidden: 32, Layers: 1, Heads: 2, KVHeads: 1, Inter: 64, Vocab: 64}
+	spec := modeltest.Spec{Architecture: modeltest.Qwen2, Hidden: 32, Layers: 1, Heads: 2, KVHeads: 1, Inter: 64,
+		Vocab: 64}
 	if err := modeltest.Write(filepath.Join(dir, "model"), spec); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,8 @@ func lostConfig(t *testing.T, dir, listen string) *config.Config {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Source{File: file, Flags: []config.Setting{{Path: "data_dir", Value: filepath.Join(dir, "data")}}})
+	cfg, err := config.Load(config.Source{File: file,
+		Flags: []config.Setting{{Path: "data_dir", Value: filepath.Join(dir, "data")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,14 +96,15 @@ func TestALostDeviceIsOpenedAgain(t *testing.T) {
 	opening := make(chan struct{})
 	served := make(chan error, 1)
 	go func() {
-		served <- Serve(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler), Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
-			if len(devices) > 0 {
-				<-opening
-			}
-			d, err := cpu.New(cpu.Options{Threads: 1})
-			devices = append(devices, &frail{d, new(atomic.Bool)})
-			return []compute.Device{devices[len(devices)-1]}, err
-		}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
+		served <- Serve(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler),
+			Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
+				if len(devices) > 0 {
+					<-opening
+				}
+				d, err := cpu.New(cpu.Options{Threads: 1})
+				devices = append(devices, &frail{d, new(atomic.Bool)})
+				return []compute.Device{devices[len(devices)-1]}, err
+			}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
 	}()
 	next := func() net.Addr {
 		t.Helper()
@@ -151,9 +154,11 @@ func TestALostDeviceIsOpenedAgain(t *testing.T) {
 // If the device does not open again, the process starts over and continues counting losses.
 func TestStartingOver(t *testing.T) {
 	var executed []string
-	p := Process{Env: []string{"A=b", lossesVariable + "=1"}, Exec: func(env []string) error { executed = env; return nil }}
+	p := Process{Env: []string{"A=b", lossesVariable + "=1"},
+		Exec: func(env []string) error { executed = env; return nil }}
 	log := slog.New(slog.DiscardHandler)
-	if err := p.startOver(t.Context(), log, "cuda", 2, errFault); !errors.Is(err, errFault) || executed[0] != "A=b" || lossesBefore(executed) != 2 ||
+	if err := p.startOver(t.Context(), log, "cuda", 2, errFault); !errors.Is(err, errFault) || executed[0] != "A=b" ||
+		lossesBefore(executed) != 2 ||
 		executed[len(executed)-1] != config.EnvName("device")+"=cuda" {
 		t.Errorf("%v, a process with %q", err, executed)
 	}
@@ -188,11 +193,12 @@ func TestADeviceIsLostTooOften(t *testing.T) {
 	served := make(chan error, 1)
 	ready := make(chan net.Addr)
 	go func() {
-		served <- Serve(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler), Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
-			d, err := cpu.New(cpu.Options{Threads: 1})
-			opened, last = opened+1, &frail{d, new(atomic.Bool)}
-			return []compute.Device{last}, err
-		}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
+		served <- Serve(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler),
+			Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
+				d, err := cpu.New(cpu.Options{Threads: 1})
+				opened, last = opened+1, &frail{d, new(atomic.Bool)}
+				return []compute.Device{last}, err
+			}}, Process{Started: time.Now(), Ready: func(at net.Addr) { ready <- at }})
 	}()
 	for {
 		select {
@@ -298,13 +304,14 @@ func TestALostGPUIsRecoveredFrom(t *testing.T) {
 // serveFaulty serves on a GPU until it is killed. A line on standard input makes a kernel write to an invalid address.
 func serveFaulty(t *testing.T, dir, listen string) {
 	cfg := lostConfig(t, dir, listen)
-	err := Serve(t.Context(), cfg, Options{Log: slog.New(slog.NewTextHandler(os.Stdout, nil)), Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
-		d, err := cuda.New(cuda.Options{})
-		if err == nil {
-			go fault(d)
-		}
-		return []compute.Device{d}, err
-	}}, Process{Started: time.Now(), Env: os.Environ(), Exec: cli.ExecSelf})
+	err := Serve(t.Context(), cfg, Options{Log: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+		Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
+			d, err := cuda.New(cuda.Options{})
+			if err == nil {
+				go fault(d)
+			}
+			return []compute.Device{d}, err
+		}}, Process{Started: time.Now(), Env: os.Environ(), Exec: cli.ExecSelf})
 	t.Fatalf("serving ended: %v", err)
 }
 

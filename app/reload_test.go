@@ -62,7 +62,8 @@ const reloadItems, reloadUsers = 60, 7
 func newReloadWorld(t *testing.T, settings ...config.Setting) *reloadWorld {
 	t.Helper()
 	w := &reloadWorld{dir: t.TempDir(), log: &syncBuffer{}}
-	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000}
+	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32,
+		Inter: 512, Vocab: 4000}
 	for i, name := range []string{"a", "b"} {
 		spec.Seed = uint64(i + 1)
 		if err := modeltest.Write(filepath.Join(w.dir, name), spec); err != nil {
@@ -72,7 +73,8 @@ func newReloadWorld(t *testing.T, settings ...config.Setting) *reloadWorld {
 	w.point(t, "a")
 	var items, users bytes.Buffer
 	for i := range reloadItems {
-		fmt.Fprintf(&items, `{"id":"i%d","tokens":[%d,%d,%d],"identifier":%d,"codes":[%d,%d]}`+"\n", i, 10+i, 100+i%7, 200+i%5, 1000+i, i%8, i/8)
+		fmt.Fprintf(&items, `{"id":"i%d","tokens":[%d,%d,%d],"identifier":%d,"codes":[%d,%d]}`+"\n", i, 10+i, 100+i%7,
+			200+i%5, 1000+i, i%8, i/8)
 	}
 	for i := range reloadUsers {
 		fmt.Fprintf(&users, `{"id":"u%d","tokens":[%s%d]}`+"\n", i, strings.Repeat(fmt.Sprint(300+i, ","), 70), 9)
@@ -294,7 +296,8 @@ func reloadUnderLoad(t *testing.T, want map[string][]string) {
 		name := []string{"b", "a"}[i%2]
 		w.point(t, name)
 		status, model := w.reload(t, "reload")
-		if status != http.StatusAccepted || model.Reload.State != "done" || model.Reload.To != model.Version || model.Reload.From == model.Version {
+		if status != http.StatusAccepted || model.Reload.State != "done" || model.Reload.To != model.Version ||
+			model.Reload.From == model.Version {
 			t.Fatalf("reload %d: %d %s", i, status, model.text)
 		}
 		for n := range 4 { // from now on the new one answers
@@ -316,11 +319,13 @@ func reloadUnderLoad(t *testing.T, want map[string][]string) {
 	under.Wait()
 	t.Logf("%d answers of a, %d of b", asked[0].Load(), asked[1].Load())
 	offHeap, inHeap := mapped(t)
-	more := func() bool { return offHeap-settled > 24<<20 || inHeap-heap > 24<<20 } // a checkpoint has 8 MiB, its index 75 on the heap
-	for end := time.Now().Add(time.Minute); more() && time.Now().Before(end); {     // unused memory is given back later
+	// a checkpoint has 8 MiB, its index 75 on the heap
+	more := func() bool { return offHeap-settled > 24<<20 || inHeap-heap > 24<<20 }
+	for end := time.Now().Add(time.Minute); more() && time.Now().Before(end); { // unused memory is given back later
 		offHeap, inHeap = mapped(t)
 	}
-	t.Logf("off the heap %d MiB after 2 reloads, %d after all; on it %d and %d", settled>>20, offHeap>>20, heap>>20, inHeap>>20)
+	t.Logf("off the heap %d MiB after 2 reloads, %d after all; on it %d and %d", settled>>20, offHeap>>20, heap>>20,
+		inHeap>>20)
 	if more() {
 		t.Errorf("%d reloads took memory that was not given back", reloads-2)
 	}
@@ -407,7 +412,8 @@ func collect(t *testing.T) {
 // If a new checkpoint fails, the old one continues to serve as if nothing had been requested.
 func TestReloadThatFails(t *testing.T) {
 	w := newReloadWorld(t)
-	broken := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000, Seed: 9}
+	broken := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32,
+		Inter: 512, Vocab: 4000, Seed: 9}
 	for _, name := range []string{"nan", "short"} {
 		if err := modeltest.Write(filepath.Join(w.dir, name), broken); err != nil {
 			t.Fatal(err)
@@ -432,10 +438,12 @@ func TestReloadThatFails(t *testing.T) {
 	if log := w.log.String(); !strings.Contains(log, "a reload ended") || strings.Contains(log, "level=ERROR") {
 		t.Errorf("that the checkpoint is the same is logged as an error, or not at all:\n%s", log)
 	}
-	if status, now = w.reload(t, "rollback"); status != http.StatusConflict || !strings.Contains(now.text, "no other checkpoint") {
+	if status, now = w.reload(t, "rollback"); status != http.StatusConflict ||
+		!strings.Contains(now.text, "no other checkpoint") {
 		t.Errorf("with nothing to go back to: %d %s", status, now.text)
 	}
-	for name, says := range map[string]string{"nan": "does not answer", "short": "model.safetensors", "absent": "no such file"} {
+	for name, says := range map[string]string{"nan": "does not answer", "short": "model.safetensors",
+		"absent": "no such file"} {
 		w.point(t, name)
 		status, now := w.reload(t, "reload")
 		if status != http.StatusConflict || !strings.Contains(now.text, says) {
@@ -450,7 +458,8 @@ func TestReloadThatFails(t *testing.T) {
 	}
 	w.point(t, "b")
 	w.stack.loader.free = func(compute.Device) int64 { return 1000 }
-	if status, now = w.reload(t, "reload"); status != http.StatusConflict || !strings.Contains(now.text, "not enough memory") || !strings.Contains(now.text, "1000 bytes are free") {
+	if status, now = w.reload(t, "reload"); status != http.StatusConflict ||
+		!strings.Contains(now.text, "not enough memory") || !strings.Contains(now.text, "1000 bytes are free") {
 		t.Errorf("without memory: %d %s", status, now.text)
 	}
 	w.onlyOwnEntries(t)
@@ -460,7 +469,8 @@ func TestReloadThatFails(t *testing.T) {
 // reload is refused and nothing else happens. With room the new one serves.
 func TestReloadToAnotherShapeNeedsRoom(t *testing.T) {
 	w := newReloadWorld(t, config.Setting{Path: "models[0].host_memory", Value: "32MiB"})
-	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000, Seed: 5}
+	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 32,
+		Inter: 512, Vocab: 4000, Seed: 5}
 	if err := modeltest.Write(filepath.Join(w.dir, "deep"), spec); err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +482,8 @@ func TestReloadToAnotherShapeNeedsRoom(t *testing.T) {
 	w.point(t, "deep")
 	w.stack.loader.free = func(compute.Device) int64 { return 16 << 20 } // the weights fit, 32 MiB of KV do not
 	status, now := w.reload(t, "reload")
-	if status != http.StatusConflict || !strings.Contains(now.text, "not enough memory") || !strings.Contains(now.text, "another shape") {
+	if status != http.StatusConflict || !strings.Contains(now.text, "not enough memory") ||
+		!strings.Contains(now.text, "another shape") {
 		t.Errorf("without room for another KV: %d %s", status, now.text)
 	}
 	if after, err := w.answer(0); err != nil || after != before || len(w.stack.loaded.of("m")) != 1 {
@@ -504,7 +515,8 @@ func TestReloadAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.point(t, "b")
-	if status, text, err := w.post("/v1/models/m:reload", ""); err != nil || status != http.StatusAccepted || !strings.Contains(text, `"state":`) {
+	if status, text, err := w.post("/v1/models/m:reload", ""); err != nil || status != http.StatusAccepted ||
+		!strings.Contains(text, `"state":`) {
 		t.Fatalf("%d %s %v", status, text, err)
 	}
 	w.until(t, "trying")
@@ -512,10 +524,12 @@ func TestReloadAndBack(t *testing.T) {
 	if err != nil || a == b {
 		t.Fatalf("both checkpoints answer with %s, %v", b, err)
 	}
-	if status, text, err := w.post("/v1/models/m:reload", ""); err != nil || status != http.StatusConflict || !strings.Contains(text, "is being reloaded") {
+	if status, text, err := w.post("/v1/models/m:reload", ""); err != nil || status != http.StatusConflict ||
+		!strings.Contains(text, "is being reloaded") {
 		t.Errorf("a second reload: %d %s %v", status, text, err)
 	}
-	if status, now := w.reload(t, "rollback"); status != http.StatusAccepted || now.Reload.State != "rolled_back" || now.Version != now.Reload.From {
+	if status, now := w.reload(t, "rollback"); status != http.StatusAccepted || now.Reload.State != "rolled_back" ||
+		now.Version != now.Reload.From {
 		t.Errorf("a rollback: %d %s", status, now.text)
 	}
 	if got, err := w.answer(1); err != nil || got != a {
@@ -534,7 +548,8 @@ func TestReloadAndBackFromTheFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.point(t, "b")
-	if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" || now.Reload.Warmed < 12 {
+	if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" ||
+		now.Reload.Warmed < 12 {
 		t.Fatalf("%d %s, want the items of the ranking to be warm", status, now.text)
 	}
 	path, body := reloadRequest(1)
@@ -548,8 +563,10 @@ func TestReloadAndBackFromTheFolder(t *testing.T) {
 	if got, err := w.answer(1); err != nil || got != a {
 		t.Errorf("after a rollback: %s, %v; want %s", got, err, a)
 	}
-	spoil(t, filepath.Join(w.dir, "b", "model.safetensors"), func(data []byte) []byte { data[len(data)-1] ^= 1; return data })
-	if status, now := w.reload(t, "rollback"); status != http.StatusConflict || !strings.Contains(now.text, "which served before") {
+	spoil(t, filepath.Join(w.dir, "b", "model.safetensors"),
+		func(data []byte) []byte { data[len(data)-1] ^= 1; return data })
+	if status, now := w.reload(t, "rollback"); status != http.StatusConflict ||
+		!strings.Contains(now.text, "which served before") {
 		t.Errorf("a rollback to a folder that has changed: %d %s", status, now.text)
 	}
 	if got, err := w.answer(1); err != nil || got != a {
@@ -558,8 +575,8 @@ func TestReloadAndBackFromTheFolder(t *testing.T) {
 	w.onlyOwnEntries(t)
 }
 
-// A reload changes settings, with the checkpoint or without it. A rollback brings them back, also after the trial, and the next
-// reload reads the configuration again.
+// A reload changes settings, with the checkpoint or without it. A rollback brings them back, also after the trial, and
+// the next reload reads the configuration again.
 func TestRollbackOfSettings(t *testing.T) {
 	for _, folder := range []string{"a", "b"} {
 		w := newReloadWorld(t)

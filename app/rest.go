@@ -14,9 +14,9 @@ import (
 	"grebe/reuse"
 )
 
-// A member without the role node holds KV or routes requests, and computes nothing. It opens its models on a device without
-// weights: requests are described and KV is kept as on a node. Its engines refuse all jobs, so that the numbers of
-// that device never become KV.
+// A member without the role node holds KV or routes requests, and computes nothing. It opens its models on a device
+// without weights: requests are described and KV is kept as on a node. Its engines refuse all jobs, so that the numbers
+// of that device never become KV.
 
 // errRests is the answer of engines of a process that computes nothing.
 var errRests = errors.New("this process computes nothing: its cluster.roles have no node")
@@ -56,8 +56,8 @@ func doing(cfg *config.Config, d *dispatch.Dispatcher) reuse.Do {
 // classEvery is the time between two looks for a node.
 const classEvery = 200 * time.Millisecond
 
-// findClass finds the numerics class of the KV that a member without a device of its own holds: that of most nodes. It waits
-// until there is a node.
+// findClass finds the numerics class of the KV that a member without a device of its own holds: that of most nodes. It
+// waits until there is a node.
 func (a *App) findClass(ctx context.Context, cfg *config.Config, c coord.Coordinator) error {
 	if cfg.Computes() || !cfg.Holds() {
 		return nil

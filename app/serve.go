@@ -24,7 +24,8 @@ type Process struct {
 	Hangup  <-chan os.Signal               // a signal means to read the configuration again; nil: never
 	Again   func() (*config.Config, error) // reads it again; nil: it cannot be read again
 	Ready   func(http net.Addr)            // called once requests are answered
-	Exec    func(env []string) error       // replaces the process by a new one with the same command line; nil: not possible
+	// replaces the process by a new one with the same command line; nil: not possible
+	Exec func(env []string) error
 }
 
 // Serve binds the addresses, loads the models and serves until ctx ends.
@@ -85,12 +86,14 @@ func loadBehind(ctx context.Context, cfg *config.Config, opt Options, doors serv
 
 // serve serves a loaded App until ctx ends or its device is lost. It returns the configuration in force, which signals
 // may have changed.
-func (a *App) serve(stopped context.Context, cfg *config.Config, p Process, doors server.Listeners) (lost bool, now *config.Config, err error) {
+func (a *App) serve(stopped context.Context, cfg *config.Config, p Process,
+	doors server.Listeners) (lost bool, now *config.Config, err error) {
 	a.loader.again = p.Again
 	a.first = nil // do not keep a checkpoint alive after it is retired
 	a.server.SetReady(true)
 	resident := residentBytes()
-	attrs := []any{"device", a.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC), "admin", address(doors.Admin),
+	attrs := []any{"device", a.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC),
+		"admin", address(doors.Admin),
 		"seconds", human.Seconds(time.Since(p.Started)), "checkpoint", human.Bytes(a.checkpoint)}
 	if resident > 0 {
 		attrs = append(attrs, "resident", human.Bytes(resident),
@@ -119,7 +122,8 @@ func listen(ctx context.Context, cfg *config.Config) (server.Listeners, error) {
 	for _, d := range []struct {
 		key, addr string
 		dst       *net.Listener
-	}{{"listen", cfg.Listen, &l.HTTP}, {"admin_listen", cfg.AdminListen, &l.Admin}, {"grpc_listen", cfg.GRPCListen, &l.GRPC}} {
+	}{{"listen", cfg.Listen, &l.HTTP}, {"admin_listen", cfg.AdminListen, &l.Admin},
+		{"grpc_listen", cfg.GRPCListen, &l.GRPC}} {
 		if d.addr == "" {
 			continue
 		}

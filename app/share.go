@@ -25,7 +25,8 @@ func sharers(cfg *config.Config) map[string]*config.Model {
 	for i := range cfg.Models {
 		mc := &cfg.Models[i]
 		t := tableOf(cfg, mc.ItemTable)
-		if t == nil || t.Store == "file" || t.Cache.Bytes == 0 || out[t.Name] != nil || hostBytes(cfg, mc) == 0 || !hstu.Is(mc.Path) {
+		if t == nil || t.Store == "file" || t.Cache.Bytes == 0 || out[t.Name] != nil || hostBytes(cfg, mc) == 0 ||
+			!hstu.Is(mc.Path) {
 			continue
 		}
 		if described, err := hstu.ReadConfig(mc.Path); err == nil && described.Recomputes() == "" {
@@ -80,7 +81,8 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 		Rows: embed.MinRows(most), MaxRows: most, RowBytes: table.RowBytes(), Policy: tableOf(cfg, mc.ItemTable).Policy,
 	})
 	if err != nil {
-		return fmt.Errorf("rows of item_table %s in %s of memory that KV has too: %w", mc.ItemTable, human.Bytes(both.rows), err)
+		return fmt.Errorf("rows of item_table %s in %s of memory that KV has too: %w", mc.ItemTable, human.Bytes(both.rows),
+			err)
 	}
 	m.closers.add(func() error { cache.Close(); return nil })
 	if err := table.SetCache(cache); err != nil {
@@ -97,7 +99,8 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 	slo := time.Duration(cfg.SLOMillis) * time.Millisecond
 	controller := &alloc.Climb{SLO: float64(slo) / float64(time.Millisecond)}
 	both.divider, err = divide.New(divide.Config{
-		Pool: both.pool, Rows: cache, KV: both.store, Controller: controller, SLO: slo, Log: m.app.log, Name: mc.Name, Above: both.above,
+		Pool: both.pool, Rows: cache, KV: both.store, Controller: controller, SLO: slo, Log: m.app.log, Name: mc.Name,
+		Above: both.above,
 	}, share)
 	if err != nil {
 		return err
@@ -108,7 +111,8 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 }
 
 // served returns a callback that reports a model's requests to a divider. load provides their computing times.
-func served(d *divide.Divider, shape compute.Shape, load interface{ Model() schedule.PrefillModel }) func(serve.Served) {
+func served(d *divide.Divider, shape compute.Shape,
+	load interface{ Model() schedule.PrefillModel }) func(serve.Served) {
 	seed, token := maphash.MakeSeed(), int64(shape.ChunkBytes(1, false))
 	return func(r serve.Served) {
 		times := load.Model()

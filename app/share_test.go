@@ -32,7 +32,8 @@ import (
 func eventsWithTable(t *testing.T, boundary string) *config.Config {
 	t.Helper()
 	fixture := filepath.Join("..", "testdata", "fixtures", "hstu", "absolute")
-	return tableOfEvents(t, fixture, "1MiB", config.Setting{Path: "device", Value: "cpu"}, config.Setting{Path: "cache.boundary", Value: boundary})
+	return tableOfEvents(t, fixture, "1MiB", config.Setting{Path: "device", Value: "cpu"},
+		config.Setting{Path: "cache.boundary", Value: boundary})
 }
 
 // tableOfEvents is eventsWithTable for another checkpoint, with that much memory for rows and as much for KV.
@@ -42,9 +43,11 @@ func tableOfEvents(t *testing.T, path, memory string, more ...config.Setting) *c
 	data, dim := t.TempDir(), items.Cols
 	l, err := config.Load(config.Source{Flags: append([]config.Setting{
 		{Path: "data_dir", Value: data}, {Path: "threads", Value: "1"}, {Path: "slo_ms", Value: "60000"},
-		{Path: "models[0].path", Value: apptest.WithoutRetrieval(t, path)}, {Path: "models[0].name", Value: "m"}, {Path: "models[0].item_table", Value: "items"},
+		{Path: "models[0].path", Value: apptest.WithoutRetrieval(t, path)}, {Path: "models[0].name", Value: "m"},
+		{Path: "models[0].item_table", Value: "items"},
 		{Path: "models[0].host_memory", Value: memory}, {Path: "tables[0].cache", Value: memory},
-		{Path: "tables[0].name", Value: "items"}, {Path: "tables[0].dim", Value: fmt.Sprint(dim)}, {Path: "tables[0].timeout_ms", Value: "60000"},
+		{Path: "tables[0].name", Value: "items"}, {Path: "tables[0].dim", Value: fmt.Sprint(dim)},
+		{Path: "tables[0].timeout_ms", Value: "60000"},
 	}, more...)})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +93,8 @@ func putRows(t *testing.T, cfg *config.Config, path string) {
 
 // visit returns the ranking request of a user's n-th visit, with more events each time.
 func visit(user, n int) *grebev1.RankRequest {
-	r := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", user)}, Candidates: []*grebev1.Item{{Id: "i5"}, {Id: "i9"}, {Id: fmt.Sprintf("i%d", user%50)}}}
+	r := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", user)},
+		Candidates: []*grebev1.Item{{Id: "i5"}, {Id: "i9"}, {Id: fmt.Sprintf("i%d", user%50)}}}
 	draw := rand.New(rand.NewPCG(uint64(user), 1))
 	for range 60 + 4*n {
 		r.User.Events = append(r.User.Events, &grebev1.Event{Item: fmt.Sprintf("i%d", draw.IntN(50)), Action: 1})
@@ -146,12 +150,15 @@ func TestKVAndRowsShareMemoryOfAGPU(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := hstutest.Write(dir, hstutest.Spec{Hidden: 512, Layers: 2, Heads: 4, HeadDim: 128, Items: 50, MaxSeqLen: 200, Seed: 1}); err != nil {
+	if err := hstutest.Write(dir, hstutest.Spec{Hidden: 512, Layers: 2, Heads: 4, HeadDim: 128, Items: 50, MaxSeqLen: 200,
+		Seed: 1}); err != nil {
 		t.Fatal(err)
 	}
 	shareMemory(t, func(boundary string) *config.Config {
-		return tableOfEvents(t, dir, "8MiB", config.Setting{Path: "device", Value: "cuda"}, config.Setting{Path: "models[0].dtype", Value: "f32"},
-			config.Setting{Path: "models[0].device_memory", Value: "8MiB"}, config.Setting{Path: "cache.boundary", Value: boundary})
+		return tableOfEvents(t, dir, "8MiB", config.Setting{Path: "device", Value: "cuda"},
+			config.Setting{Path: "models[0].dtype", Value: "f32"},
+			config.Setting{Path: "models[0].device_memory", Value: "8MiB"},
+			config.Setting{Path: "cache.boundary", Value: boundary})
 	}, 1e-4)
 }
 
@@ -201,7 +208,8 @@ func shareMemory(t *testing.T, with func(boundary string) *config.Config, tolera
 					if err != nil {
 						t.Errorf("user %d, visit %d: %v", u, v, err)
 					} else if apart := farApart(got, want[u][v]); apart > tolerance {
-						t.Errorf("user %d, visit %d: %s, computed anew %s: %.2g apart, want at most %g", u, v, got, want[u][v], apart, tolerance)
+						t.Errorf("user %d, visit %d: %s, computed anew %s: %.2g apart, want at most %g", u, v, got, want[u][v], apart,
+							tolerance)
 					}
 				}
 			}
@@ -255,7 +263,8 @@ func shareMemory(t *testing.T, with func(boundary string) *config.Config, tolera
 	if shown["grebe_pool_boundary"] != last.To {
 		t.Errorf("grebe_pool_boundary is %v, the last decision %+v", shown["grebe_pool_boundary"], last)
 	}
-	t.Logf("%d answers; the controller moved the boundary %d times, it was at %.3f and is at %.3f; %+v", answered.Load(), moved.Load(), begin, last.To, s.tables.Table("items").Stats().Cache)
+	t.Logf("%d answers; the controller moved the boundary %d times, it was at %.3f and is at %.3f; %+v", answered.Load(),
+		moved.Load(), begin, last.To, s.tables.Table("items").Stats().Cache)
 	if err := s.Close(); err != nil { // a pool reports pages that are still in use
 		t.Error(err)
 	}

@@ -21,7 +21,8 @@ func (a *App) openTables(cfg *config.Config) (*embed.Tables, error) {
 	}
 	tables, err := embed.OpenTables(datadir.Tables(cfg.DataDir), TableSpecs(cfg))
 	if errors.Is(err, syscall.EAGAIN) {
-		return nil, fmt.Errorf("data_dir %s is in use by another process: stop it, or give this server a data_dir of its own", cfg.DataDir)
+		return nil, fmt.Errorf("data_dir %s is in use by another process: stop it, or give this server a data_dir of its own",
+			cfg.DataDir)
 	}
 	if err != nil {
 		return nil, err
@@ -46,7 +47,8 @@ func warnOfSilence(t *config.Table, log *slog.Logger) {
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
-		log.Warn("the store of a table does not answer: until it does, rows are the table's default", "table", t.Name, "error", failed)
+		log.Warn("the store of a table does not answer: until it does, rows are the table's default", "table", t.Name,
+			"error", failed)
 	}
 }
 
@@ -57,7 +59,8 @@ func TableSpecs(cfg *config.Config) []embed.Spec {
 	for i := range cfg.Tables {
 		t := &cfg.Tables[i]
 		spec := embed.Spec{
-			Name: t.Name, Store: t.Store, File: t.File, Addresses: t.Addresses, Username: t.Username, Prefix: t.Prefix, Dim: t.Dim,
+			Name: t.Name, Store: t.Store, File: t.File, Addresses: t.Addresses, Username: t.Username, Prefix: t.Prefix,
+			Dim:   t.Dim,
 			Cache: t.Cache.Bytes, Policy: t.Policy, Timeout: time.Duration(t.TimeoutMillis) * time.Millisecond,
 		}
 		if t.Store == "file" || inModels[t.Name] != nil { // the file is mapped, or a model's memory holds the rows

@@ -19,7 +19,8 @@ func TestStoresThatDoNotAnswerAreToldOf(t *testing.T) {
 	defer ln.Close()
 	for warned, addresses := range map[bool][]string{true: {"127.0.0.1:1"}, false: {"127.0.0.1:1", ln.Addr().String()}} {
 		var log bytes.Buffer
-		warnOfSilence(&config.Table{Name: "rows", Store: "redis", Addresses: addresses}, slog.New(slog.NewTextHandler(&log, nil)))
+		warnOfSilence(&config.Table{Name: "rows", Store: "redis", Addresses: addresses},
+			slog.New(slog.NewTextHandler(&log, nil)))
 		if strings.Contains(log.String(), "rows") != warned {
 			t.Errorf("%q is logged of %v", log.String(), addresses)
 		}

@@ -95,7 +95,8 @@ func TestFilesThatAreWrittenStay(t *testing.T) {
 func TestHalfWrittenFilesGoAtTheStart(t *testing.T) {
 	w := newReloadWorld(t)
 	left := []string{
-		"prototypes/m.proto.0000beef.part", "prototypes/.proto-123", "importance/.new-123", "importance/m.importance.0000beef.part",
+		"prototypes/m.proto.0000beef.part", "prototypes/.proto-123", "importance/.new-123",
+		"importance/m.importance.0000beef.part",
 		"imports/5eed.json.0000beef.part", "deleted-users.0000beef.part",
 	}
 	kept := []string{"prototypes/other.proto", "importance/other.importance"}
@@ -151,7 +152,10 @@ func TestUnusedFoldersStayRemovedAfterAPowerCut(t *testing.T) {
 		if err := durable.MkdirAll(filepath.Dir(full)); err != nil {
 			t.Fatal(err)
 		}
-		if err := durable.WriteFile(full, func(w io.Writer) error { _, err := io.WriteString(w, "a user's"); return err }); err != nil {
+		if err := durable.WriteFile(full, func(w io.Writer) error {
+			_, err := io.WriteString(w, "a user's")
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

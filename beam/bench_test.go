@@ -95,8 +95,10 @@ func BenchmarkSearch(b *testing.B) {
 		exclude int
 		rules   *Rules
 	}{
-		{"all", nil, 0, nil}, {"exclude=1000", nil, 1000, nil}, {"filter=0.5", filter(0.5), 100, nil}, {"filter=0.1", filter(0.1), 100, nil},
-		{"filter=0.01", filter(0.01), 100, nil}, {"filter=0.001", filter(0.001), 100, nil}, {"filter=0.00001", filter(0.00001), 0, nil},
+		{"all", nil, 0, nil}, {"exclude=1000", nil, 1000, nil}, {"filter=0.5", filter(0.5), 100, nil},
+		{"filter=0.1", filter(0.1), 100, nil},
+		{"filter=0.01", filter(0.01), 100, nil}, {"filter=0.001", filter(0.001), 100, nil},
+		{"filter=0.00001", filter(0.00001), 0, nil},
 		{"boost", nil, 0, boosts}, {"boost,filter=0.1", filter(0.1), 100, boosts},
 		{"quota", nil, 0, &Rules{Accept: func(item uint32) bool { return item%2 == 0 }}},
 		{"temperature", nil, 0, &Rules{Temperature: 1}}, {"temperature,filter=0.1", filter(0.1), 100, &Rules{Temperature: 1}},

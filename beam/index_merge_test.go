@@ -36,7 +36,8 @@ func (n *numbered) build(t testing.TB) *Index {
 func sameIndex(t testing.TB, got, want *Index) {
 	t.Helper()
 	if g, w := store(t, got), store(t, want); !slices.Equal(g, w) {
-		t.Fatalf("the merged index stores as %d other bytes, want %d: items %v, want %v", len(g), len(w), got.items, want.items)
+		t.Fatalf("the merged index stores as %d other bytes, want %d: items %v, want %v", len(g), len(w), got.items,
+			want.items)
 	}
 	if !slices.Equal(got.mask, want.mask) {
 		t.Fatalf("mask %x, want %x", got.mask, want.mask)
@@ -48,7 +49,8 @@ func sameIndex(t testing.TB, got, want *Index) {
 	}
 	for l := range got.levels {
 		g, w := &got.levels[l], &want.levels[l]
-		if !slices.Equal(g.spans, w.spans) || !slices.Equal(g.below.rank, w.below.rank) || !slices.Equal(g.below.hint, w.below.hint) {
+		if !slices.Equal(g.spans, w.spans) || !slices.Equal(g.below.rank, w.below.rank) ||
+			!slices.Equal(g.below.hint, w.below.hint) {
 			t.Fatalf("level %d: spans or tables differ", l)
 		}
 		if g.below.most < w.below.most {

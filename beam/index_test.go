@@ -335,7 +335,8 @@ func paddingOnly(c catalog, data []byte) bool {
 	return err == nil && ix.Digest() == want.Digest() && slices.Equal(ix.items, want.items)
 }
 
-// Codes of a node that do not ascend are refused even where digest and checksum fit them: a search would not find what is there.
+// Codes of a node that do not ascend are refused even where digest and checksum fit them: a search would not find what
+// is there.
 func TestCodesOutOfOrderAreSeen(t *testing.T) {
 	for _, codes := range [][]uint16{{1, 3, 2}, {2, 1, 3}, {1, 1, 3}, {0, 2, 2}} {
 		ix, err := Build([]int{4}, []int32{1, 2, 3})

@@ -48,7 +48,8 @@ func TestRealCodes(t *testing.T) {
 			}
 		}
 		valid, settled = float64(ix.Nodes(l+1))/float64(ix.Nodes(l)*c.sizes[l+1]), n/float64(ix.Nodes(l))
-		t.Logf("level %d: %d prefixes, %.3f of them settled, %.5f of their continuations valid", l, ix.Nodes(l), settled, valid)
+		t.Logf("level %d: %d prefixes, %.3f of them settled, %.5f of their continuations valid", l, ix.Nodes(l), settled,
+			valid)
 	}
 	t.Logf("%d items on %d paths, %.1f bytes an item", ix.Len(), ix.Nodes(2), float64(ix.Bytes())/float64(ix.Len()))
 	var s Search

@@ -112,7 +112,8 @@ func TestRemoteSearchIsTheSame(t *testing.T) {
 		}
 	}
 	if remote < 200 || min(refused, limited, filtered) < 20 {
-		t.Errorf("%d searches ran elsewhere, %d with a TopK, %d with a set, and %d were refused: the draw tests too little of one",
+		t.Errorf("%d searches ran elsewhere, %d with a TopK, %d with a set, and %d were refused: the draw tests too little "+
+			"of one",
 			remote, limited, filtered, refused)
 	}
 }

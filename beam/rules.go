@@ -10,9 +10,10 @@ import (
 // Rules change which items a search prefers. They never change a path's log-probability.
 //
 // Each continuation has a key, and the search keeps those with the highest keys. Without rules the key is the
-// log-probability of the path. A temperature T replaces it by T times a perturbed log-probability (see draw). To both is
-// added the highest boost of the eligible items below, or a bound above it. So no key is lower than that of any item
-// below: a search whose last result has a higher key than all that it cut has the results of a search that cuts nothing.
+// log-probability of the path. A temperature T replaces it by T times a perturbed log-probability (see draw). To both
+// is added the highest boost of the eligible items below, or a bound above it. So no key is lower than that of any item
+// below: a search whose last result has a higher key than all that it cut has the results of a search that cuts
+// nothing.
 type Rules struct {
 	Boosts []Boost
 	// Temperature above 0 samples paths without replacement: path by path, each in proportion to its probability, which
@@ -186,7 +187,8 @@ func (s *Search) keep(b *best, c candidate) {
 	b.offer(c)
 }
 
-// bonus returns the highest boost of the eligible items below a node: exactly for a leaf, and a bound above it otherwise.
+// bonus returns the highest boost of the eligible items below a node: exactly for a leaf, and a bound above it
+// otherwise.
 func (s *Search) bonus(node uint32) float64 {
 	from, to := s.ix.positions(s.level, node)
 	if s.level == s.ix.Depth()-1 {

@@ -61,7 +61,8 @@ func (k *ruledCase) everything() (out []Result, keys []float64) {
 		}
 		for i, c := range codes {
 			conditional := -math.Log(math.Exp(-g) - math.Exp(-top) + math.Exp(-noisy[i]))
-			walk(append(slices.Clone(prefix), c), score+float64(k.model(prefix, c))-math.Log(sum), phis[i], conditional, hashes[i])
+			walk(append(slices.Clone(prefix), c), score+float64(k.model(prefix, c))-math.Log(sum), phis[i], conditional,
+				hashes[i])
 		}
 	}
 	start := root(k.rules.Seed)
@@ -171,7 +172,8 @@ func TestRulesAreBruteForce(t *testing.T) {
 		case s.Exact() && !s.Certain():
 			t.Fatalf("seed %d: nothing was cut, and the results are not certain", seed)
 		case s.Certain() && (err != nil || short != (len(want) < k.n)):
-			t.Fatalf("seed %d, width %d, %+v, quota %d: %v\ngot  %v\nwant %v", seed, opts.Width, k.rules, k.quota, err, got, want)
+			t.Fatalf("seed %d, width %d, %+v, quota %d: %v\ngot  %v\nwant %v", seed, opts.Width, k.rules, k.quota, err, got,
+				want)
 		case s.Exact():
 			wide++
 		case s.Certain():
@@ -182,7 +184,8 @@ func TestRulesAreBruteForce(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d searches of everything, %d narrower and certain, %d uncertain, of which %d differ", wide, narrow, uncertain, differ)
+	t.Logf("%d searches of everything, %d narrower and certain, %d uncertain, of which %d differ", wide, narrow, uncertain,
+		differ)
 	if wide < 5000 || narrow < 1000 || uncertain < 500 || differ < 100 {
 		t.Errorf("the draw tests too little of one kind")
 	}
@@ -314,7 +317,8 @@ func TestRulesRefuse(t *testing.T) {
 	c := catalog{sizes: []int{2}, codes: []int32{0, 1}}
 	ix, other := c.build(t), c.build(t)
 	var s Search
-	for _, r := range []Rules{{Temperature: -1}, {Temperature: math.NaN()}, {Temperature: math.Inf(1)}, {Boosts: []Boost{{NewSet(other), 1}}},
+	for _, r := range []Rules{{Temperature: -1}, {Temperature: math.NaN()}, {Temperature: math.Inf(1)},
+		{Boosts: []Boost{{NewSet(other), 1}}},
 		{Boosts: []Boost{{NewSet(ix), math.NaN()}}}} {
 		if err := s.Reset(ix, nil, Options{Width: 1, Rules: &r}); err == nil {
 			t.Errorf("%+v is accepted", r)

@@ -168,7 +168,8 @@ func (s *Search) Advance(logits []float32, stride int) error {
 	}
 	size := s.ix.Size(s.level)
 	if need := (s.Rows()-1)*stride + size; stride < size || len(logits) < need {
-		return fmt.Errorf("beam: round %d: %d logits in rows of %d, want %d rows of %d", s.level, len(logits), stride, s.Rows(), size)
+		return fmt.Errorf("beam: round %d: %d logits in rows of %d, want %d rows of %d", s.level, len(logits), stride,
+			s.Rows(), size)
 	}
 	if err := s.round(logits, stride); err != nil {
 		return fmt.Errorf("beam: round %d: %w", s.level, err)
@@ -306,8 +307,8 @@ func (s *Search) Eligible(limit int) int {
 }
 
 // Results appends the best n items of a search that is done to dst, best first: real, eligible and
-// distinct. Items of one path come in catalog order, with the same score, unless boosts differ. short says that there were
-// fewer. The codes are valid until the next call or Reset.
+// distinct. Items of one path come in catalog order, with the same score, unless boosts differ. short says that there
+// were fewer. The codes are valid until the next call or Reset.
 func (s *Search) Results(dst []Result, n int) (results []Result, short bool) {
 	if s.level != s.ix.Depth() || n <= 0 {
 		return dst, n > 0

@@ -241,7 +241,8 @@ func TestSearchIsThePlainBeamSearch(t *testing.T) {
 		got, short := s.Results(nil, opts.N)
 		want := o.results()
 		if err := sameResults(got, want); err != nil || short != (len(want) < opts.N) {
-			t.Fatalf("seed %d, %+v, %d items, %d levels: short %v, %v\ngot  %v\nwant %v", seed, opts, c.items(), len(c.sizes), short, err, got, want)
+			t.Fatalf("seed %d, %+v, %d items, %d levels: short %v, %v\ngot  %v\nwant %v", seed, opts, c.items(), len(c.sizes),
+				short, err, got, want)
 		}
 		switch {
 		case len(want) == 0:
@@ -367,7 +368,8 @@ func TestSettledBeamsNeedNoLogits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, short := s.Results(nil, 4); !s.Done() || len(got) != 4 || short || math.Abs(got[3].Score-math.Log(1.0/6)) > 1e-6 {
+	if got, short := s.Results(nil, 4); !s.Done() || len(got) != 4 || short ||
+		math.Abs(got[3].Score-math.Log(1.0/6)) > 1e-6 {
 		t.Errorf("done %v, %v, short %v", s.Done(), got, short)
 	}
 	e := &Eligible{}

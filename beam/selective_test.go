@@ -82,8 +82,10 @@ func TestSelectiveFiltersAreExact(t *testing.T) {
 			t.Fatalf("seed %d: %d results, short %v; want %d of %d", seed, len(got), short, n, len(want))
 		}
 		for i, x := range got {
-			if math.Abs(x.Score-want[i].Score) > 1e-4 || x.Item != want[i].Item && math.Abs(x.Score-scoreOf(want, x.Item)) > 1e-4 {
-				t.Fatalf("seed %d: place %d is item %d with %v, want %d with %v", seed, i, x.Item, x.Score, want[i].Item, want[i].Score)
+			if math.Abs(x.Score-want[i].Score) > 1e-4 || x.Item != want[i].Item &&
+				math.Abs(x.Score-scoreOf(want, x.Item)) > 1e-4 {
+				t.Fatalf("seed %d: place %d is item %d with %v, want %d with %v", seed, i, x.Item, x.Score, want[i].Item,
+					want[i].Score)
 			}
 		}
 	}

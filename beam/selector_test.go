@@ -121,7 +121,8 @@ func TestSelectionNeverDiffersFromSorting(t *testing.T) {
 		}
 		slices.SortFunc(got, inOrder)
 		if !slices.Equal(got, want) {
-			t.Fatalf("seed %d, %s, width %d, top_k %d: got %d\n%v\nwant %d\n%v", seed, kind, width, topK, len(got), got, len(want), want)
+			t.Fatalf("seed %d, %s, width %d, top_k %d: got %d\n%v\nwant %d\n%v", seed, kind, width, topK, len(got), got,
+				len(want), want)
 		}
 	}
 }
@@ -167,7 +168,8 @@ func TestLogitsThatAreRefused(t *testing.T) {
 		}
 	}
 	// What is not valid is not read.
-	if err := s.add(selectorRow{logits: []float32{float32(math.NaN()), 1}, codes: Codes{short: []uint16{1}}, n: 1}); err != nil {
+	if err := s.add(selectorRow{logits: []float32{float32(math.NaN()), 1}, codes: Codes{short: []uint16{1}},
+		n: 1}); err != nil {
 		t.Error(err)
 	}
 }

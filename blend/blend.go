@@ -50,9 +50,10 @@ func (c *Chooser) Choose(dst []int32, base int32, from []plan.Source, score []fl
 	return c.ChooseRounded(dst, base, from, score, b, 0)
 }
 
-// ChooseRounded appends so many more tokens than Choose, those with the highest scores of the ones that Choose leaves out, or
-// so many fewer, without the lowest of those that it takes. Shares of 0 and 1 stay what they are.
-func (c *Chooser) ChooseRounded(dst []int32, base int32, from []plan.Source, score []float32, b Budget, more int) []int32 {
+// ChooseRounded appends so many more tokens than Choose, those with the highest scores of the ones that Choose leaves
+// out, or so many fewer, without the lowest of those that it takes. Shares of 0 and 1 stay what they are.
+func (c *Chooser) ChooseRounded(dst []int32, base int32, from []plan.Source, score []float32, b Budget,
+	more int) []int32 {
 	for s := range c.keys {
 		c.keys[s] = c.keys[s][:0]
 	}
@@ -96,7 +97,8 @@ func (c *Chooser) ChooseRounded(dst []int32, base int32, from []plan.Source, sco
 	return dst
 }
 
-// Count returns how many tokens Choose appends, how many of them ChooseRounded may leave out, and how many others it may add.
+// Count returns how many tokens Choose appends, how many of them ChooseRounded may leave out, and how many others it
+// may add.
 func Count(from []plan.Source, b Budget) (all, optional, spare int) {
 	var of [plan.NumSources]int
 	window := len(from) - b.Window
@@ -118,8 +120,8 @@ func Count(from []plan.Source, b Budget) (all, optional, spare int) {
 	return all, optional, spare
 }
 
-// Round returns how many more rows than all are computed, or fewer, where a device takes as long for a number of rows as for the next
-// multiple: the nearest one, unless that changes the optional ones by more than a tenth.
+// Round returns how many more rows than all are computed, or fewer, where a device takes as long for a number of rows
+// as for the next multiple: the nearest one, unless that changes the optional ones by more than a tenth.
 func Round(all, optional, spare, multiple int) int {
 	if multiple <= 1 || all%multiple == 0 {
 		return 0
@@ -182,7 +184,8 @@ func lowest(keys []uint64, n int) {
 	}
 }
 
-// partition moves keys up to the median of three to the front, and returns how many there are: at least one, and not all.
+// partition moves keys up to the median of three to the front, and returns how many there are: at least one, and not
+// all.
 func partition(keys []uint64) int {
 	a, b, c := keys[0], keys[len(keys)/2], keys[len(keys)-1]
 	pivot := max(min(a, b), min(max(a, b), c))

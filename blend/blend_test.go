@@ -62,7 +62,8 @@ func TestChooseAgainstDefinition(t *testing.T) {
 		for i := range from {
 			higher := 0 // tokens of the same source that go before
 			for j := range from {
-				if j < n-b.Window && from[j] == from[i] && (rank(score[j]) > rank(score[i]) || rank(score[j]) == rank(score[i]) && j < i) {
+				if j < n-b.Window && from[j] == from[i] && (rank(score[j]) > rank(score[i]) ||
+					rank(score[j]) == rank(score[i]) && j < i) {
 					higher++
 				}
 			}
@@ -76,8 +77,8 @@ func TestChooseAgainstDefinition(t *testing.T) {
 	})
 }
 
-// rounded checks what is added to all, or left out: the highest scores of the others, earlier tokens first, or the lowest, later
-// ones first; never what has to be computed, nor of a source whose share is 0 or 1.
+// rounded checks what is added to all, or left out: the highest scores of the others, earlier tokens first, or the
+// lowest, later ones first; never what has to be computed, nor of a source whose share is 0 or 1.
 func rounded(t *rapid.T, from []plan.Source, score []float32, b Budget, all []int32) {
 	between := func(i int) bool {
 		n := 0
@@ -102,7 +103,8 @@ func rounded(t *rapid.T, from []plan.Source, score []float32, b Budget, all []in
 		}
 	}
 	if a, o, s := Count(from, b); a != len(all) || o != len(optional) || s != len(spare) {
-		t.Fatalf("counted %d with %d optional and %d to spare, there are %d, %d and %d", a, o, s, len(all), len(optional), len(spare))
+		t.Fatalf("counted %d with %d optional and %d to spare, there are %d, %d and %d", a, o, s, len(all), len(optional),
+			len(spare))
 	}
 	for _, of := range [][]int32{optional, spare} {
 		slices.SortStableFunc(of, func(i, j int32) int { return cmp.Compare(rank(score[j]), rank(score[i])) })
@@ -120,13 +122,16 @@ func rounded(t *rapid.T, from []plan.Source, score []float32, b Budget, all []in
 // Rows become the nearest multiple where that changes few.
 func TestRound(t *testing.T) {
 	for _, x := range []struct{ all, optional, spare, multiple, want int }{
-		{688, 668, 1000, 128, -48}, {619, 599, 1000, 128, 21}, {640, 620, 1000, 128, 0}, {688, 668, 1000, 1, 0}, {688, 668, 1000, 0, 0},
+		{688, 668, 1000, 128, -48}, {619, 599, 1000, 128, 21}, {640, 620, 1000, 128, 0}, {688, 668, 1000, 1, 0},
+		{688, 668, 1000, 0, 0},
 		{100, 90, 1000, 128, 0},
-		{688, 479, 1000, 128, 0}, {688, 480, 1000, 128, -48}, {619, 599, 20, 128, 0}, {122, 90, 1000, 128, 6}, {713, 713, 10, 128, 0},
+		{688, 479, 1000, 128, 0}, {688, 480, 1000, 128, -48}, {619, 599, 20, 128, 0}, {122, 90, 1000, 128, 6},
+		{713, 713, 10, 128, 0},
 		{713, 730, 10, 128, -73}, {713, 730, 55, 128, 55},
 	} {
 		if got := Round(x.all, x.optional, x.spare, x.multiple); got != x.want {
-			t.Errorf("of %d rows, %d of them optional, %d to spare, in multiples of %d: %+d, want %+d", x.all, x.optional, x.spare, x.multiple,
+			t.Errorf("of %d rows, %d of them optional, %d to spare, in multiples of %d: %+d, want %+d", x.all, x.optional,
+				x.spare, x.multiple,
 				got, x.want)
 		}
 	}

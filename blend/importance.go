@@ -6,10 +6,10 @@ import (
 	"grebe/plan"
 )
 
-// Importance says how much it matters that a token of a block is computed again: the attention that it receives in the layers behind
-// the whole ones, times how far its keys and values there are off when its block stands in. It is learned by token, from prompts that
-// were computed whole: a price or the end of a line draws attention, and depends on what stands before it, in whatever prompt. The mean
-// over the tokens of a prompt's blocks is about 1.
+// Importance says how much it matters that a token of a block is computed again: the attention that it receives in the
+// layers behind the whole ones, times how far its keys and values there are off when its block stands in. It is learned
+// by token, from prompts that were computed whole: a price or the end of a line draws attention, and depends on what
+// stands before it, in whatever prompt. The mean over the tokens of a prompt's blocks is about 1.
 type Importance struct{ of []float32 }
 
 // NewImportance takes the importance of every token of a vocabulary.
@@ -26,8 +26,8 @@ func (m *Importance) Of(token int32) float32 {
 // Tokens returns that of all.
 func (m *Importance) Tokens() []float32 { return m.of }
 
-// Score sets the scores of tokens of blocks, and leaves those of prototypes, which ByAttention set, as they are to each other: each over its mean, since
-// rounding compares the two.
+// Score sets the scores of tokens of blocks, and leaves those of prototypes, which ByAttention set, as they are to each
+// other: each over its mean, since rounding compares the two.
 func (m *Importance) Score(score []float32, tokens []int32, from []plan.Source) {
 	var sum [plan.NumSources]float32
 	var n [plan.NumSources]int
@@ -52,13 +52,14 @@ type Tally struct {
 	prompts    int
 }
 
-// NewTally is for a vocabulary of so many tokens. Those of which alike says so, the identifiers of items, are too many to be seen and differ in
-// nothing that matters here: they count as one.
+// NewTally is for a vocabulary of so many tokens. Those of which alike says so, the identifiers of items, are too many
+// to be seen and differ in nothing that matters here: they count as one.
 func NewTally(vocab int, alike func(token int32) bool) *Tally {
 	return &Tally{sum: make([]float64, vocab), count: make([]float64, vocab), alike: alike}
 }
 
-// Add adds the tokens of a prompt's blocks, of which matters says how much each matters there. Prompts count alike, whatever their scale.
+// Add adds the tokens of a prompt's blocks, of which matters says how much each matters there. Prompts count alike,
+// whatever their scale.
 func (t *Tally) Add(tokens []int32, matters []float64) {
 	mean := 0.0
 	for _, m := range matters {
@@ -77,7 +78,8 @@ func (t *Tally) Add(tokens []int32, matters []float64) {
 // Prompts returns how many said anything.
 func (t *Tally) Prompts() int { return t.prompts }
 
-// Importance returns what was learned. A token that was seen seldom is taken for one like all, as if it had been seen once more.
+// Importance returns what was learned. A token that was seen seldom is taken for one like all, as if it had been seen
+// once more.
 func (t *Tally) Importance() *Importance {
 	var sum, count [2]float64 // of plain tokens and of those that are alike
 	for i := range t.sum {

@@ -8,8 +8,8 @@ import (
 	"grebe/plan"
 )
 
-// A token's importance is the mean over where it was seen, drawn to that of all where it was seen seldom; prompts count alike, and
-// identifiers are one.
+// A token's importance is the mean over where it was seen, drawn to that of all where it was seen seldom; prompts count
+// alike, and identifiers are one.
 func TestTally(t *testing.T) {
 	m := NewTally(8, func(token int32) bool { return token >= 6 })
 	m.Add([]int32{0, 1, 0, 6}, []float64{40, 10, 20, 10}) // over the mean, 20: 2, 0.5, 1, 0.5

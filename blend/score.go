@@ -6,17 +6,19 @@ import "grebe/plan"
 // token receives. Tokens of a history receive many times that, so it is large.
 const DriftWeight = 64
 
-// DriftLimit is how far a prototype may be from the token that it stands in for: farther ones are none, and their tokens are
-// computed. Drift is the error of keys and values, relative to their length, that a match is expected to have: at 1 it is as wrong as nothing
-// at all. So one limit does for all models and pools.
+// DriftLimit is how far a prototype may be from the token that it stands in for: farther ones are none, and their
+// tokens are computed. Drift is the error of keys and values, relative to their length, that a match is expected to
+// have: at 1 it is as wrong as nothing at all. So one limit does for all models and pools.
 const DriftLimit = 0.6
 
-// WholeLayers is how many layers compute all tokens before some are chosen. RcLLM takes one: but where attention goes in that
-// is decided by words and places alone, and says little of where it goes later. By the second, a third of the budget is as good.
+// WholeLayers is how many layers compute all tokens before some are chosen. RcLLM takes one: but where attention goes
+// in that is decided by words and places alone, and says little of where it goes later. By the second, a third of the
+// budget is as good.
 const WholeLayers = 2
 
-// ByAttention sets score to RcLLM's importance: the attention that a token received in a layer and, of a prototype, how far it is from the token that it stands in for. Received sums over all rows behind a token, of which
-// an early one has more: it is divided by their number, so that scores compare over the prompt. Drift may be nil.
+// ByAttention sets score to RcLLM's importance: the attention that a token received in a layer and, of a prototype, how
+// far it is from the token that it stands in for. Received sums over all rows behind a token, of which an early one has
+// more: it is divided by their number, so that scores compare over the prompt. Drift may be nil.
 func ByAttention(score, received, drift []float32, weight float32) {
 	n := len(received)
 	mean := float32(0)
@@ -32,9 +34,9 @@ func ByAttention(score, received, drift []float32, weight float32) {
 	}
 }
 
-// AddDeviation adds to score, which ByAttention set, how far K and V of tokens that have a source are from what would stand in for them: each of the
-// two over its mean of these tokens. What much attention goes to and what is far off both count; a product would leave out tokens that are far off
-// and that little attention goes to yet.
+// AddDeviation adds to score, which ByAttention set, how far K and V of tokens that have a source are from what would
+// stand in for them: each of the two over its mean of these tokens. What much attention goes to and what is far off
+// both count; a product would leave out tokens that are far off and that little attention goes to yet.
 func AddDeviation(score, deviated []float32, from []plan.Source) {
 	var attention, deviation float32
 	for i, s := range from {

@@ -14,8 +14,8 @@ import (
 // maxRequest bounds the bytes of mutations that are one request, beyond the first: requests and records are messages.
 const maxRequest = 4 << 20
 
-// writeAnywhere makes a writer's mutations in a cluster: here if this node leads, else through the leader. It returns when
-// readers of this node see them too. Each mutation is a change of its own, so a large writer becomes several.
+// writeAnywhere makes a writer's mutations in a cluster: here if this node leads, else through the leader. It returns
+// when readers of this node see them too. Each mutation is a change of its own, so a large writer becomes several.
 func (c *Catalog) writeAnywhere(ctx context.Context, w *writer) {
 	for muts := w.muts; len(muts) > 0; {
 		n, bytes := 1, len(muts[0].record)
@@ -80,8 +80,8 @@ func (w *writer) refused() bool {
 	return refused
 }
 
-// repeatable reports whether making a writer's mutations twice is the same as making them once. Events without ids would be
-// appended twice.
+// repeatable reports whether making a writer's mutations twice is the same as making them once. Events without ids
+// would be appended twice.
 func (w *writer) repeatable() bool {
 	for i := range w.muts {
 		if m := &w.muts[i]; m.verb == appendEvents {
@@ -148,8 +148,8 @@ func parseRequest(b []byte) (*writer, error) {
 	return w, nil
 }
 
-// Serve carries out a request of another node's Log.Forward and returns the reply. It returns ErrNotLeader, ErrUnavailable
-// or a context's error if nothing was changed, and ErrUncertain if the outcome is unknown.
+// Serve carries out a request of another node's Log.Forward and returns the reply. It returns ErrNotLeader,
+// ErrUnavailable or a context's error if nothing was changed, and ErrUncertain if the outcome is unknown.
 func (c *Catalog) Serve(ctx context.Context, request []byte) (reply []byte, err error) {
 	w, err := parseRequest(request)
 	if err != nil {
@@ -168,7 +168,8 @@ func (c *Catalog) Serve(ctx context.Context, request []byte) (reply []byte, err 
 	return w.reply(c.seen(ctx, c.log.outside())), nil
 }
 
-// seen waits for readers of other nodes: who writes here may read there. It returns the index that readers of this node see.
+// seen waits for readers of other nodes: who writes here may read there. It returns the index that readers of this node
+// see.
 func (c *Catalog) seen(ctx context.Context, hook Log) uint64 {
 	state, _ := c.LogState()
 	hook.Seen(ctx, state.Shown)
@@ -262,8 +263,8 @@ func takeError(b []byte) (rest []byte, malformed bool, err error) {
 // showWithin bounds how long a write waits for its own node.
 const showWithin = 10 * time.Second
 
-// finish takes the leader's reply and waits until this node has the writer's changes. After an error the changes are made,
-// but readers of this node may not see them.
+// finish takes the leader's reply and waits until this node has the writer's changes. After an error the changes are
+// made, but readers of this node may not see them.
 func (c *Catalog) finish(ctx context.Context, w *writer, b []byte) error {
 	index, k := binary.Uvarint(b)
 	if k <= 0 {

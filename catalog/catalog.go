@@ -9,8 +9,8 @@
 // the version of the item or user. So versions of an id only grow, across deletions and restarts too. Writing what is
 // there already changes nothing.
 //
-// Memory: an item takes about 190 bytes beyond its id, text and tokens, and some 400 more when it has attributes. A user
-// takes about 280 bytes, plus 16 and the id's length per item of its history, plus 96 and the item's id per event.
+// Memory: an item takes about 190 bytes beyond its id, text and tokens, and some 400 more when it has attributes. A
+// user takes about 280 bytes, plus 16 and the id's length per item of its history, plus 96 and the item's id per event.
 // Options.MaxMemory bounds the sum.
 //
 // Deletion: a deleted item or user is gone for readers when the call returns. Its bytes are gone from
@@ -69,8 +69,8 @@ type Options struct {
 	TrackDeletions bool
 	// TrackUnknown has TrackDeletions record users whom the catalog does not have too: caches may have something of them.
 	TrackUnknown bool
-	// Replicated gives a catalog on disk a log of its rounds, which other nodes follow. It takes writes once Attach was called.
-	// MaxHistory MUST be the same on all nodes.
+	// Replicated gives a catalog on disk a log of its rounds, which other nodes follow. It takes writes once Attach was
+	// called. MaxHistory MUST be the same on all nodes.
 	Replicated bool
 	LogBytes   int64 // of the log's records that are kept, about; 64 MiB
 

@@ -41,7 +41,8 @@ func TestLoad(t *testing.T) {
 	if err != nil || n != 3 {
 		t.Fatalf("%d users, %v", n, err)
 	}
-	want := &prompt.Item{ID: "i1", Text: "a", Identifier: 731, Codes: []int32{3, 17, 9}, Attributes: map[string][]string{"category": {"toys"}}}
+	want := &prompt.Item{ID: "i1", Text: "a", Identifier: 731, Codes: []int32{3, 17, 9},
+		Attributes: map[string][]string{"category": {"toys"}}}
 	i1, ok := c.Item("i1")
 	if !ok || !reflect.DeepEqual(i1, want) {
 		t.Errorf("i1 is %+v, want %+v", i1, want)
@@ -86,7 +87,8 @@ func TestLoadNamesFileAndLine(t *testing.T) {
 		"\n" + strings.Repeat(" ", maxLine+1):           ":2: longer than",
 	} {
 		path := write(t, "items.ndjson", in)
-		for name, load := range map[string]func(string) (int, error){"items": New(Options{}).LoadItems, "users": New(Options{}).LoadUsers} {
+		for name, load := range map[string]func(string) (int, error){
+			"items": New(Options{}).LoadItems, "users": New(Options{}).LoadUsers} {
 			if _, err := load(path); err == nil || !strings.Contains(err.Error(), path+want) {
 				t.Errorf("%s of %.40q: error %.200v, want %q", name, in, err, want)
 			}
@@ -113,7 +115,8 @@ func TestPutAndDelete(t *testing.T) {
 	if _, err := c.PutUser(&grebev1.User{Id: "b"}); !errors.Is(err, ErrFull) {
 		t.Errorf("a second user: %v", err)
 	}
-	if !deleted(c.DeleteItem("a")) || deleted(c.DeleteItem("a")) || !deleted(c.DeleteUser("a")) || deleted(c.DeleteUser("a")) {
+	if !deleted(c.DeleteItem("a")) || deleted(c.DeleteItem("a")) || !deleted(c.DeleteUser("a")) ||
+		deleted(c.DeleteUser("a")) {
 		t.Error("a deletion reports the wrong thing")
 	}
 	if _, ok := c.Item("a"); ok {

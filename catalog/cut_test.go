@@ -54,7 +54,8 @@ func TestCuts(t *testing.T) {
 	put("", "c")
 	second := cut()
 	pull(t, leader, follower)
-	if want := []uint64{first, second}; !slices.Equal(heard[0], want) || !slices.Equal(heard[1], want) || second != first+4 {
+	if want := []uint64{first, second}; !slices.Equal(heard[0], want) || !slices.Equal(heard[1], want) ||
+		second != first+4 {
 		t.Errorf("cuts at %v on the leader and %v on the follower, want %v", heard[0], heard[1], want)
 	}
 }

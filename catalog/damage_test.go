@@ -52,8 +52,8 @@ func refused(t *testing.T, dir, what string) {
 	}
 }
 
-// A catalog whose marker is lost, or whose log was changed anywhere, is refused with a remedy. It used to open without the
-// acknowledged writes, and to delete them.
+// A catalog whose marker is lost, or whose log was changed anywhere, is refused with a remedy. It used to open without
+// the acknowledged writes, and to delete them.
 func TestDamagedCatalogIsRefused(t *testing.T) {
 	dir := filled(t)
 	marker, err := filepath.Glob(filepath.Join(dir, "marker.manifest*"))
@@ -99,8 +99,8 @@ func TestDamagedCatalogIsRefused(t *testing.T) {
 	}
 }
 
-// A repair of a catalog keeps every entry but those in the damaged record, counts what is missing, and continues the versions.
-// A second repair, or one of a sound catalog, does nothing.
+// A repair of a catalog keeps every entry but those in the damaged record, counts what is missing, and continues the
+// versions. A second repair, or one of a sound catalog, does nothing.
 func TestRepairOfACatalog(t *testing.T) {
 	dir := filled(t)
 	if loss, err := Repair(dir); loss != nil || err != nil {

@@ -39,15 +39,17 @@ func (c *Catalog) PendingDeletions() []string {
 	return ids
 }
 
-// PendingDeletion returns the version at which a user was deleted, as DeletionDone takes it; 0 if no deletion is pending.
+// PendingDeletion returns the version at which a user was deleted, as DeletionDone takes it; 0 if no deletion is
+// pending.
 func (c *Catalog) PendingDeletion(id string) uint64 {
 	c.deletions.mu.Lock()
 	defer c.deletions.mu.Unlock()
 	return c.deletions.pending[id]
 }
 
-// DeletionDone says that nothing is left, durably, of a user who was deleted at a version. It does not wait: the record of
-// the deletion is removed in the background. A later deletion of the same user stays pending. Subscribers may call it.
+// DeletionDone says that nothing is left, durably, of a user who was deleted at a version. It does not wait: the record
+// of the deletion is removed in the background. A later deletion of the same user stays pending. Subscribers may call
+// it.
 func (c *Catalog) DeletionDone(id string, version uint64) {
 	if c.store == nil || version == 0 {
 		return

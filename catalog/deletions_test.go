@@ -14,7 +14,8 @@ import (
 func TestDeletionsStayPendingUntilDone(t *testing.T) {
 	dir, killed := t.TempDir(), t.TempDir()
 	opt := Options{SweepDelay: time.Millisecond, TrackDeletions: true}
-	c := open(t, dir, Options{SweepDelay: time.Hour, TrackDeletions: true}) // nothing is written while the folder is copied
+	// nothing is written while the folder is copied
+	c := open(t, dir, Options{SweepDelay: time.Hour, TrackDeletions: true})
 	put := func(c *Catalog) {
 		t.Helper()
 		if _, err := c.PutUser(&grebev1.User{Id: "somebody-in-particular", Tokens: []int32{1}}); err != nil {

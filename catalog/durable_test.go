@@ -149,7 +149,8 @@ var (
 	genInts  = rapid.SliceOfN(rapid.Int32Min(0), 0, 5)
 	genIDs   = rapid.SliceOfN(genID, 0, 12)
 	genEvent = rapid.Custom(func(t *rapid.T) *grebev1.Event {
-		e := &grebev1.Event{Item: genID.Draw(t, "item"), Time: rapid.OneOf(rapid.Int64(), rapid.Int64Range(0, 20)).Draw(t, "time"), Action: rapid.Int32().Draw(t, "action")}
+		e := &grebev1.Event{Item: genID.Draw(t, "item"),
+			Time: rapid.OneOf(rapid.Int64(), rapid.Int64Range(0, 20)).Draw(t, "time"), Action: rapid.Int32().Draw(t, "action")}
 		if f := rapid.MapOfN(genText, rapid.Float64(), 0, 3).Draw(t, "features"); len(f) > 0 {
 			e.Features = f
 		}
@@ -161,7 +162,8 @@ var (
 			m.Text = &s
 		}
 		if rapid.Bool().Draw(t, "numbers") {
-			m.Tokens, m.Identifier, m.Codes = genInts.Draw(t, "tokens"), proto.Int32(rapid.Int32Min(0).Draw(t, "identifier")), genInts.Draw(t, "codes")
+			m.Tokens, m.Identifier, m.Codes = genInts.Draw(t, "tokens"), proto.Int32(rapid.Int32Min(0).Draw(t, "identifier")),
+				genInts.Draw(t, "codes")
 		}
 		for name, values := range rapid.MapOfN(genText, rapid.SliceOfN(genText, 0, 3), 0, 3).Draw(t, "attributes") {
 			if m.Attributes == nil {
@@ -395,8 +397,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// heap returns what lives on the heap once no collection finds more to free: pools give up what they keep at the second, and what
-// waits for a finalizer goes later still.
+// heap returns what lives on the heap once no collection finds more to free: pools give up what they keep at the
+// second, and what waits for a finalizer goes later still.
 func heap() int64 {
 	var m runtime.MemStats
 	least := int64(math.MaxInt64)
@@ -429,7 +431,8 @@ func TestMemoryEstimate(t *testing.T) {
 			return err
 		},
 		"events": func(c *Catalog, i int) error {
-			_, err := c.PutUser(&grebev1.User{Id: fmt.Sprint("user-", i), Events: slices.Repeat([]*grebev1.Event{{Item: "item-1234", Time: 1}}, 10)})
+			_, err := c.PutUser(&grebev1.User{Id: fmt.Sprint("user-", i),
+				Events: slices.Repeat([]*grebev1.Event{{Item: "item-1234", Time: 1}}, 10)})
 			return err
 		},
 	} {
@@ -581,8 +584,10 @@ func TestSweepIsResumed(t *testing.T) {
 }
 
 func TestMalformedRecords(t *testing.T) {
-	whole := itemRecord(&grebev1.Item{Id: "a", Text: proto.String("t"), Tokens: []int32{1, 2}, Attributes: map[string]*grebev1.Values{"x": {Values: []string{"y"}}}})
-	user := userRecord(&grebev1.User{Id: "a", History: []string{"x"}, Events: []*grebev1.Event{{Item: "i", Features: map[string]float64{"f": 1}}}})
+	whole := itemRecord(&grebev1.Item{Id: "a", Text: proto.String("t"), Tokens: []int32{1, 2},
+		Attributes: map[string]*grebev1.Values{"x": {Values: []string{"y"}}}})
+	user := userRecord(&grebev1.User{Id: "a", History: []string{"x"},
+		Events: []*grebev1.Event{{Item: "i", Features: map[string]float64{"f": 1}}}})
 	for i := range whole {
 		if _, err := newItem(whole[:i]); err == nil {
 			t.Errorf("the first %d bytes of an item pass", i)
@@ -609,7 +614,8 @@ func TestFeedShowsVersions(t *testing.T) {
 	c.Subscribe(func(ch Change) { told = append(told, ch) })
 	text := "t"
 	for _, op := range []Op{
-		{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "a", Text: &text}}, {PutItem: &grebev1.Item{Id: "a", Text: &text}},
+		{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "a", Text: &text}},
+		{PutItem: &grebev1.Item{Id: "a", Text: &text}},
 		{DeleteItem: "a"}, {DeleteItem: "a"}, {PutUser: &grebev1.User{Id: "u"}}, {DeleteUser: "u"},
 	} {
 		if r := c.Apply([]Op{op})[0]; r.Err != nil {

@@ -10,8 +10,8 @@ import (
 	"grebe/internal/wire"
 )
 
-// A user's events are in the order of their times. One without a time counts as of the time of the event before it. Which
-// ids of events a user has had is known for as long as the events are kept: at most Options.MaxHistory of them.
+// A user's events are in the order of their times. One without a time counts as of the time of the event before it.
+// Which ids of events a user has had is known for as long as the events are kept: at most Options.MaxHistory of them.
 
 // maxEventID bounds the length of an event's id in bytes.
 const maxEventID = 128

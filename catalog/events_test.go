@@ -61,7 +61,8 @@ func TestEventsAreOrderedAndIdempotent(t *testing.T) {
 		add(id, 1, "z@5 a@10x b@20y c@30 d@0 e@30z f@40w"+tail("z a b c d e f"), event("w", "f", 40), event("w", "f", 40))
 	}
 	before := c.Stats().Version
-	if _, _, _, err := c.AppendEvents("n", []*grebev1.Event{event("w", "f", 40)}); err != nil || c.Stats().Version != before {
+	if _, _, _, err := c.AppendEvents("n", []*grebev1.Event{event("w", "f", 40)}); err != nil ||
+		c.Stats().Version != before {
 		t.Errorf("a repeated event changed the catalog: %v", err)
 	}
 	if _, _, _, err := c.AppendEvents("n", []*grebev1.Event{event(strings.Repeat("x", 129), "f", 40)}); err == nil {
@@ -97,7 +98,8 @@ func TestEventsInAnyOrder(t *testing.T) {
 			all = all[n:]
 		}
 		u, _ := c.User("u")
-		if len(u.Events) != 40 || !slices.IsSortedFunc(u.Events, func(a, b *grebev1.Event) int { return int(a.Time - b.Time) }) {
+		if len(u.Events) != 40 || !slices.IsSortedFunc(u.Events,
+			func(a, b *grebev1.Event) int { return int(a.Time - b.Time) }) {
 			t.Fatalf("the user has %s", timesOf(u))
 		}
 	}
@@ -113,7 +115,8 @@ func TestManyUsersEventsAtOnce(t *testing.T) {
 		added, duplicates := 0, 0
 		for range 1 + r.IntN(40) {
 			e := event(fmt.Sprint("e", r.IntN(300)), fmt.Sprint("i", r.IntN(9)), int64(r.IntN(1000)))
-			ops = append(ops, Op{AppendEvents: &grebev1.AppendEventsRequest{Id: fmt.Sprint("u", r.IntN(5)), Events: []*grebev1.Event{e}}})
+			ops = append(ops, Op{AppendEvents: &grebev1.AppendEventsRequest{
+				Id: fmt.Sprint("u", r.IntN(5)), Events: []*grebev1.Event{e}}})
 		}
 		bad := r.IntN(len(ops))
 		ops[bad].AppendEvents.Events[0].Item = ""
@@ -152,7 +155,8 @@ func TestManyUsersEventsAtOnce(t *testing.T) {
 			t.Errorf("user %s has %s, one by one %s", id, timesOf(a), timesOf(b))
 		}
 	}
-	if res := many.Apply([]Op{{AppendEvents: &grebev1.AppendEventsRequest{Id: "u1"}}, {PutUser: &grebev1.User{Id: "x"}}}); res[0].Err == nil || res[1].Err != nil {
+	if res := many.Apply([]Op{{AppendEvents: &grebev1.AppendEventsRequest{Id: "u1"}},
+		{PutUser: &grebev1.User{Id: "x"}}}); res[0].Err == nil || res[1].Err != nil {
 		t.Errorf("among other changes: %+v", res)
 	}
 }

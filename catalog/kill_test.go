@@ -110,7 +110,8 @@ func killAfter(t *testing.T, self, dir string, n int, acked *[4]int) {
 	cmd.Wait() // killed: that is the point
 }
 
-// checkNumbered returns the last write that is there: the next process goes on from it, whether it was acknowledged or not.
+// checkNumbered returns the last write that is there: the next process goes on from it, whether it was acknowledged or
+// not.
 func checkNumbered(t *testing.T, c *Catalog, round, k, acked int) int {
 	t.Helper()
 	u, ok := c.User(fmt.Sprint("u", k))

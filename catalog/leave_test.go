@@ -59,7 +59,8 @@ func TestAWriterLeavesTheQueue(t *testing.T) {
 	if err := <-put(ctx, "fourth"); !errors.Is(err, context.Canceled) {
 		t.Errorf("who comes too late gets %v", err)
 	}
-	if _, _, _, err := c.AppendEventsWithin(ctx, "u", []*grebev1.Event{{Item: "first"}}); !errors.Is(err, context.Canceled) {
+	if _, _, _, err := c.AppendEventsWithin(ctx, "u", []*grebev1.Event{{Item: "first"}}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("events that come too late: %v", err)
 	}
 }

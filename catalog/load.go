@@ -45,7 +45,8 @@ func decodeUser(line []byte) (string, Op, error) {
 	return m.Id, Op{PutUser: m}, err
 }
 
-func (c *Catalog) load(path string, filter Filter, decode func([]byte) (string, Op, error), apply func([]Op) []Result) (int, error) {
+func (c *Catalog) load(path string, filter Filter, decode func([]byte) (string, Op, error),
+	apply func([]Op) []Result) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("catalog: %w", err)

@@ -10,11 +10,11 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// A replicated catalog has a log. Each round of writes is one record, in the same batch as its effect, so both are durable
-// or neither is. A follower applies the leader's records and has the same versions and contents.
+// A replicated catalog has a log. Each round of writes is one record, in the same batch as its effect, so both are
+// durable or neither is. A follower applies the leader's records and has the same versions and contents.
 //
-// Readers and subscribers see a record only after it is committed: Log.Commit returned on the leader, or a follower's Show
-// was called. Until then it waits: it is on disk and in no map.
+// Readers and subscribers see a record only after it is committed: Log.Commit returned on the leader, or a follower's
+// Show was called. Until then it waits: it is on disk and in no map.
 
 var (
 	// ErrNotLeader reports that another node must carry out a write. Nothing was changed.
@@ -35,10 +35,11 @@ type Log interface {
 	Term() (uint64, error)
 	// Commit waits until a record is on the disks of all nodes that need it. After an error the outcome is unknown.
 	Commit(Mark) error
-	// Seen waits until readers of the other nodes in sync see a record, but not for long: a node that lags delays no writer.
+	// Seen waits until readers of the other nodes in sync see a record, but not for long: a node that lags delays no
+	// writer.
 	Seen(ctx context.Context, index uint64)
-	// Forward has the leader carry out a request with Catalog.Serve, and returns its reply. A request that is repeatable may
-	// be sent again after an unknown outcome. It returns ErrLeads if this node leads.
+	// Forward has the leader carry out a request with Catalog.Serve, and returns its reply. A request that is repeatable
+	// may be sent again after an unknown outcome. It returns ErrLeads if this node leads.
 	Forward(ctx context.Context, request []byte, repeatable bool) (reply []byte, err error)
 }
 
@@ -124,7 +125,8 @@ func (c *Catalog) openLog(s *store) error {
 			err = closer.Close()
 		}
 		if incomplete {
-			err = errors.Join(err, errors.New("a copy of another node's catalog was interrupted: start this node as a member of its cluster"))
+			err = errors.Join(err, errors.New("a copy of another node's catalog was interrupted: start this node as a member "+
+				"of its cluster"))
 		}
 		return err
 	}
@@ -144,7 +146,8 @@ func (c *Catalog) openLog(s *store) error {
 
 // measure finds the sizes of all records.
 func (l *replicated) measure(s *store) error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: recordKey(l.floor.Index + 1), UpperBound: []byte{recordKind + 1}})
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: recordKey(l.floor.Index + 1),
+		UpperBound: []byte{recordKind + 1}})
 	if err != nil {
 		return err
 	}
@@ -176,7 +179,8 @@ func (c *Catalog) LogState() (LogState, <-chan struct{}) {
 	l := c.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LogState{ID: id, Last: l.last, Shown: l.shown, Erased: l.erased, Version: l.version, Waiting: len(l.waiting) > 0, Incomplete: l.incomplete}, l.changed
+	return LogState{ID: id, Last: l.last, Shown: l.shown, Erased: l.erased, Version: l.version,
+		Waiting: len(l.waiting) > 0, Incomplete: l.incomplete}, l.changed
 }
 
 func (l *replicated) outside() Log {
@@ -298,8 +302,8 @@ func (c *Catalog) Holds(m Mark) (bool, error) {
 	return term == m.Term, closer.Close()
 }
 
-// Records returns records that are on disk, from an index on, as many as fit into most bytes but at least one if there is
-// one. It returns ErrGap if the first is not kept any more.
+// Records returns records that are on disk, from an index on, as many as fit into most bytes but at least one if there
+// is one. It returns ErrGap if the first is not kept any more.
 func (c *Catalog) Records(from uint64, most int) (out []Record, err error) {
 	c.log.mu.Lock()
 	last := c.log.last.Index
@@ -351,14 +355,15 @@ func (c *Catalog) BeginTerm(ctx context.Context, term uint64) (m Mark, err error
 	return m, err
 }
 
-// Extend appends records of a leader and makes them durable. They wait until Show. It returns ErrGap if they do not follow
-// the last record, or are of an older term.
+// Extend appends records of a leader and makes them durable. They wait until Show. It returns ErrGap if they do not
+// follow the last record, or are of an older term.
 func (c *Catalog) Extend(ctx context.Context, records []Record) error {
 	return c.alone(ctx, func() error {
 		last := c.log.last
 		for _, r := range records {
 			if r.Index != last.Index+1 || r.Term < last.Term {
-				return fmt.Errorf("catalog: term %d, index %d after term %d, index %d: %w", r.Term, r.Index, last.Term, last.Index, ErrGap)
+				return fmt.Errorf("catalog: term %d, index %d after term %d, index %d: %w", r.Term, r.Index, last.Term, last.Index,
+					ErrGap)
 			}
 			last = r.Mark
 		}

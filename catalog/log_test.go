@@ -144,7 +144,8 @@ func change(c *Catalog, r *rand.Rand) error {
 		_, err := c.PutUser(&grebev1.User{Id: user, History: []string{item, fmt.Sprint(r.IntN(1000))}})
 		return err
 	case 3, 4:
-		_, _, _, err := c.AppendEvents(user, []*grebev1.Event{{Item: item, Time: int64(r.IntN(100)), Id: fmt.Sprint(r.IntN(500))}})
+		_, _, _, err := c.AppendEvents(user, []*grebev1.Event{
+			{Item: item, Time: int64(r.IntN(100)), Id: fmt.Sprint(r.IntN(500))}})
 		return err
 	case 5:
 		_, err := c.EndImport(item)
@@ -219,7 +220,8 @@ func TestBuriedItems(t *testing.T) {
 	if err := copyTo(t, leader, follower); err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range []Op{{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "b"}}, {PutUser: &grebev1.User{Id: "a"}},
+	for _, op := range []Op{{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "b"}},
+		{PutUser: &grebev1.User{Id: "a"}},
 		{DeleteItem: "a"}, {DeleteItem: "b"}, {PutItem: &grebev1.Item{Id: "b"}}, {DeleteItem: "nothing"}} {
 		if r := leader.Apply([]Op{op})[0]; r.Err != nil {
 			t.Fatal(r.Err)
@@ -311,7 +313,8 @@ func TestRecordsThatDoNotFollow(t *testing.T) {
 	if err := c.Extend(t.Context(), []Record{{Mark: Mark{5, 2}}, {Mark: Mark{6, 3}}}); err != nil {
 		t.Error(err)
 	}
-	for m, want := range map[Mark]bool{{5, 1}: true, {5, 2}: true, {6, 3}: true, {5, 3}: false, {6, 4}: false, {0, 0}: false} {
+	for m, want := range map[Mark]bool{{5, 1}: true, {5, 2}: true, {6, 3}: true, {5, 3}: false, {6, 4}: false,
+		{0, 0}: false} {
 		if got, err := c.Holds(m); got != want || err != nil {
 			t.Errorf("holds %v: %v, %v", m, got, err)
 		}
@@ -319,7 +322,8 @@ func TestRecordsThatDoNotFollow(t *testing.T) {
 	shut(t, c)
 }
 
-// A copy replaces everything, also an uncommitted tail. Subscribers hear the differences. One that is cut off leaves a mark.
+// A copy replaces everything, also an uncommitted tail. Subscribers hear the differences. One that is cut off leaves a
+// mark.
 func TestCopies(t *testing.T) {
 	leader, _, _ := replica(t, Options{}, 1)
 	var told []Change

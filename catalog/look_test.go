@@ -47,7 +47,8 @@ func TestItemsAreInTheOrderOfTheirChanges(t *testing.T) {
 // A search finds the items whose id or text has all words, whatever their case, by id.
 func TestSearch(t *testing.T) {
 	c := New(Options{})
-	for id, text := range map[string]string{"x1": "Gas stove, folding", "x2": "Camping STOVE", "x3": "Tent", "stove-4": "Pan"} {
+	for id, text := range map[string]string{"x1": "Gas stove, folding", "x2": "Camping STOVE", "x3": "Tent",
+		"stove-4": "Pan"} {
 		if _, err := c.PutItem(&grebev1.Item{Id: id, Text: &text}); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +128,8 @@ func TestAttributes(t *testing.T) {
 		t.Errorf("no items: %v, %v", has, all)
 	}
 	for id, name := range map[string]string{"a": "size", "b": "color", "c": "brand"} {
-		if _, err := c.PutItem(&grebev1.Item{Id: id, Attributes: map[string]*grebev1.Values{name: {Values: []string{"x"}}}}); err != nil {
+		if _, err := c.PutItem(&grebev1.Item{Id: id, Attributes: map[string]*grebev1.Values{
+			name: {Values: []string{"x"}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,7 +177,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// A file is loaded in parts. Mistakes are reported with their line, wherever they are noticed, and the lines before them are kept.
+// A file is loaded in parts. Mistakes are reported with their line, wherever they are noticed, and the lines before
+// them are kept.
 func TestLoadOfALongFile(t *testing.T) {
 	lines := make([]string, 0, 3000)
 	for i := range 2500 {
@@ -205,7 +208,8 @@ func TestLoadOfALongFile(t *testing.T) {
 		if n != w.n || items != w.n {
 			t.Errorf("%s: %d items loaded, %d there, want %d", w.name, n, items, w.n)
 		}
-		if w.wrong == 0 && err != nil || w.wrong > 0 && (err == nil || !strings.Contains(err.Error(), fmt.Sprintf(".ndjson:%d:", w.wrong))) {
+		if w.wrong == 0 && err != nil || w.wrong > 0 && (err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf(".ndjson:%d:", w.wrong))) {
 			t.Errorf("%s: error %v, want line %d", w.name, err, w.wrong)
 		}
 	}
@@ -227,7 +231,8 @@ func TestLoadWithAFilter(t *testing.T) {
 	if n, err := c.LoadUsersIf(users, filter); n != 1 || err != nil {
 		t.Errorf("%d users, %v", n, err)
 	}
-	if want := []string{`a{"id":"a"}`, `b{"id":"b"}`, `c{"id":"c"}`, `a{"id":"a"}`, `b{"id":"b"}`}; !slices.Equal(seen, want) {
+	if want := []string{`a{"id":"a"}`, `b{"id":"b"}`, `c{"id":"c"}`, `a{"id":"a"}`, `b{"id":"b"}`}; !slices.Equal(seen,
+		want) {
 		t.Errorf("the filter saw %q, want %q", seen, want)
 	}
 	if got := idsOf(c.Items()); !slices.Equal(got, []string{"a", "c"}) {

@@ -33,7 +33,8 @@ type promises struct {
 func (p *promises) Copy() *promises {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return &promises{sure: maps.Clone(p.sure), underWay: maps.Clone(p.underWay), deleted: maps.Clone(p.deleted), version: p.version}
+	return &promises{sure: maps.Clone(p.sure), underWay: maps.Clone(p.underWay), deleted: maps.Clone(p.deleted),
+		version: p.version}
 }
 
 const lossIDs = 8
@@ -235,7 +236,8 @@ func (p *promises) try(c *Catalog, r *rand.Rand) error {
 	var ops []Op
 	after, gone := map[string]string{}, map[string]bool{}
 	for range 1 + r.IntN(3) {
-		item, user, text := fmt.Sprint("i", r.IntN(lossIDs)), fmt.Sprint("u", r.IntN(lossIDs)), fmt.Sprint("text ", r.IntN(1<<20))
+		item, user, text := fmt.Sprint("i", r.IntN(lossIDs)), fmt.Sprint("u", r.IntN(lossIDs)),
+			fmt.Sprint("text ", r.IntN(1<<20))
 		switch r.IntN(5) {
 		case 0:
 			ops, after[item] = append(ops, Op{DeleteItem: item}), ""

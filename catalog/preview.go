@@ -25,7 +25,8 @@ func (c *Catalog) preview(m *mutation) Result {
 	return m.against(item, user)
 }
 
-// PreviewWithin is Preview of one Op, with the store's users. The Result's error is ErrUsers if the store does not answer.
+// PreviewWithin is Preview of one Op, with the store's users. The Result's error is ErrUsers if the store does not
+// answer.
 func (u *Users) PreviewWithin(ctx context.Context, op *Op) Result {
 	var m mutation
 	if m.prepare(op, u.c.opt.MaxHistory); m.Err != nil {

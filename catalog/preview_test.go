@@ -14,8 +14,10 @@ func TestPreview(t *testing.T) {
 	c := New(Options{})
 	for range 2000 {
 		id, text := fmt.Sprint(r.IntN(8)), fmt.Sprint(r.IntN(2))
-		op := []Op{{PutItem: &grebev1.Item{Id: id, Text: &text}}, {PutUser: &grebev1.User{Id: id, Text: &text}}, {DeleteItem: id}, {DeleteUser: id},
-			{AppendEvents: &grebev1.AppendEventsRequest{Id: id, Events: []*grebev1.Event{event(text, "i", 5), event(fmt.Sprint(r.IntN(9)), "i", 5)}}},
+		op := []Op{{PutItem: &grebev1.Item{Id: id, Text: &text}}, {PutUser: &grebev1.User{Id: id, Text: &text}},
+			{DeleteItem: id}, {DeleteUser: id},
+			{AppendEvents: &grebev1.AppendEventsRequest{Id: id,
+				Events: []*grebev1.Event{event(text, "i", 5), event(fmt.Sprint(r.IntN(9)), "i", 5)}}},
 			{PutItem: &grebev1.Item{}}}[r.IntN(6)]
 		version := c.Stats().Version
 		want := c.Preview([]Op{op})[0]

@@ -100,8 +100,8 @@ func some[E any](all map[string]E, prefix string, limit int, random bool) (ids [
 // maxSearched bounds the items that one call of Search looks at.
 const maxSearched = 1 << 18
 
-// Search returns up to limit items whose id or text has all words of a query, whatever their case, by id, and whether there
-// may be more. Of a catalog of more than 262,144 items it looks at a part, any one: for people who look around.
+// Search returns up to limit items whose id or text has all words of a query, whatever their case, by id, and whether
+// there may be more. Of a catalog of more than 262,144 items it looks at a part, any one: for people who look around.
 func (c *Catalog) Search(query string, limit int) (found []*prompt.Item, more bool) {
 	words := strings.Fields(strings.ToLower(query))
 	c.mu.RLock()
@@ -136,8 +136,8 @@ func hasWords(it *prompt.Item, words []string) bool {
 	return true
 }
 
-// Attributes reports whether an item has an attribute; if none has, it returns the names that there are, sorted. It goes
-// over all items.
+// Attributes reports whether an item has an attribute; if none has, it returns the names that there are, sorted. It
+// goes over all items.
 func (c *Catalog) Attributes(name string) (has bool, all []string) {
 	names := map[string]bool{}
 	for _, e := range c.Entries() {

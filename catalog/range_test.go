@@ -84,7 +84,8 @@ func TestReadersWaitForWriters(t *testing.T) {
 func inRLock() bool {
 	buf := make([]byte, 1<<20)
 	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-		if strings.Contains(stack, "created by grebe/catalog.TestReadersWaitForWriters") && strings.Contains(stack, "sync.(*RWMutex).RLock(") {
+		if strings.Contains(stack, "created by grebe/catalog.TestReadersWaitForWriters") &&
+			strings.Contains(stack, "sync.(*RWMutex).RLock(") {
 			return true
 		}
 	}

@@ -38,7 +38,8 @@ func rewrite(t *testing.T, dir string, key, value []byte) {
 	}
 }
 
-// stored is a closed catalog of the items a and b and the users u and v, of whom u has appended events. It has had 5 changes.
+// stored is a closed catalog of the items a and b and the users u and v, of whom u has appended events. It has had 5
+// changes.
 func stored(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "catalog")
@@ -61,7 +62,8 @@ func stored(t *testing.T) string {
 // Entries that cannot be what a catalog wrote are damage: the catalog is refused with a remedy, doctor counts them,
 // and a repair removes them alone.
 func TestEntriesThatCannotBeRead(t *testing.T) {
-	item, user, events := itemRecord(&grebev1.Item{Id: "a"}), userRecord(&grebev1.User{Id: "u"}), eventsRecord([]*grebev1.Event{{Item: "a"}})
+	item, user, events := itemRecord(&grebev1.Item{Id: "a"}), userRecord(&grebev1.User{Id: "u"}),
+		eventsRecord([]*grebev1.Event{{Item: "a"}})
 	of := func(kind byte, r record) []byte { return appendFrame(nil, frame{kind, 3, r}) }
 	long := binary.AppendUvarint(of(wholeFrame, nil)[:9], 1<<40)
 	for name, w := range map[string]struct {
@@ -156,7 +158,8 @@ func TestWhatBelongsToNoEntryIsChecked(t *testing.T) {
 	}
 }
 
-// A repair names the changes that are lost, by the numbers that were recorded with the last one, and versions go on from there.
+// A repair names the changes that are lost, by the numbers that were recorded with the last one, and versions go on
+// from there.
 func TestRepairNamesLostChanges(t *testing.T) {
 	note := pebbleopen.Note{9, 4, 2}
 	s := &surveyed{items: 3, users: 2, version: 7, newest: 6}

@@ -8,8 +8,8 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// A user who does not fit is refused with an error, by a put and by events, and leaves nothing behind: not in memory, not in
-// the statistics and not on disk.
+// A user who does not fit is refused with an error, by a put and by events, and leaves nothing behind: not in memory,
+// not in the statistics and not on disk.
 func TestRefusedUsersLeaveNothing(t *testing.T) {
 	const there = 1000 // time of the event that the user has
 	events := func(n int, item string, from int64) (out []*grebev1.Event) {

@@ -26,8 +26,8 @@ func Examine(dir string) (problems []string, err error) {
 	return problems, err
 }
 
-// Repair makes a catalog usable that Open refuses as damaged: it keeps all entries that can be read. It returns nil when
-// nothing is wrong with it. The version goes on from the last one that was recorded.
+// Repair makes a catalog usable that Open refuses as damaged: it keeps all entries that can be read. It returns nil
+// when nothing is wrong with it. The version goes on from the last one that was recorded.
 func Repair(dir string) (loss *pebbleopen.Loss, err error) {
 	if err := pebbleopen.Resume(dir); err != nil {
 		return nil, err
@@ -138,8 +138,8 @@ func (s *surveyed) missing(note pebbleopen.Note) []string {
 	return out
 }
 
-// mend removes what cannot be read and makes sure that versions grow. A cluster's member forgets its place in the log: it may lack
-// entries, so it takes a snapshot of the leader.
+// mend removes what cannot be read and makes sure that versions grow. A cluster's member forgets its place in the log:
+// it may lack entries, so it takes a snapshot of the leader.
 func (s *surveyed) mend(dir string, opt *pebble.Options, note pebbleopen.Note) error {
 	db, err := pebbleopen.Open(dir, opt)
 	if err != nil {

@@ -61,7 +61,8 @@ func (c *Catalog) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.it, err = s.snap.NewIter(&pebble.IterOptions{LowerBound: []byte{copied[0][0]}, UpperBound: []byte{copied[1][1]}}); err != nil {
+	if s.it, err = s.snap.NewIter(&pebble.IterOptions{
+		LowerBound: []byte{copied[0][0]}, UpperBound: []byte{copied[1][1]}}); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -130,9 +131,9 @@ type copying struct {
 	totals totals
 }
 
-// Replace makes the catalog a copy of another node's. Next returns what Snapshot.Next did. Readers see the copy once it is
-// complete; then subscribers hear of everything that differs: what was put, by version, and then what was deleted. After an
-// error, or a crash, LogState.Incomplete says that the files are a mixture, and Replace must be called again.
+// Replace makes the catalog a copy of another node's. Next returns what Snapshot.Next did. Readers see the copy once it
+// is complete; then subscribers hear of everything that differs: what was put, by version, and then what was deleted.
+// After an error, or a crash, LogState.Incomplete says that the files are a mixture, and Replace must be called again.
 func (c *Catalog) Replace(ctx context.Context, head Head, next func() ([]byte, error)) error {
 	return c.alone(ctx, func() error {
 		cp := &copying{c: c, head: head, b: c.store.batch(), items: map[string]*itemEntry{}, users: map[string]*userEntry{}}
@@ -154,7 +155,8 @@ func (cp *copying) run(next func() ([]byte, error)) (err error) {
 	cp.c.log.incomplete = true
 	cp.c.log.mu.Unlock()
 	// The iterator sees the files as they are now.
-	cp.local, err = cp.c.store.db.NewIter(&pebble.IterOptions{LowerBound: []byte{copied[0][0]}, UpperBound: []byte{copied[1][1]}})
+	cp.local, err = cp.c.store.db.NewIter(&pebble.IterOptions{
+		LowerBound: []byte{copied[0][0]}, UpperBound: []byte{copied[1][1]}})
 	if err != nil {
 		return err
 	}
@@ -247,7 +249,8 @@ func (cp *copying) keep(kind byte, value []byte) error {
 		if err != nil {
 			return err
 		}
-		if old := cp.c.users[e.user.Id]; old != nil && old.version == e.version && old.digest == e.digest && e.digest != (digest{}) {
+		if old := cp.c.users[e.user.Id]; old != nil && old.version == e.version && old.digest == e.digest &&
+			e.digest != (digest{}) {
 			e = old
 		}
 		cp.users[e.user.Id] = e

@@ -426,8 +426,8 @@ func (r *round) deleteUser(m *mutation) {
 	}
 }
 
-// clearDeletions removes the records of deletions that are done, unless the round makes new ones of the same users: those
-// come with a round of their own.
+// clearDeletions removes the records of deletions that are done, unless the round makes new ones of the same users:
+// those come with a round of their own.
 func (r *round) clearDeletions() {
 	if r.batch == nil || r.deletes() || r.c.log.waits() {
 		return
@@ -476,14 +476,15 @@ func (r *round) appendEvents(m *mutation) {
 	}
 }
 
-// grown returns a user with more events, which take size bytes; old may be nil. Events are in the order of their times. An
-// entry with appended == 0 is to be written in full: because it is new, because something was dropped or events came late, or
-// because so much was appended that reading it back would take longer than it should.
+// grown returns a user with more events, which take size bytes; old may be nil. Events are in the order of their times.
+// An entry with appended == 0 is to be written in full: because it is new, because something was dropped or events came
+// late, or because so much was appended that reading it back would take longer than it should.
 func grown(old *userEntry, id string, events []*grebev1.Event, size int64, maxHistory int) (e *userEntry, dropped int) {
 	if old == nil {
 		old = &userEntry{user: &grebev1.User{Id: id}, size: userStruct + int64(len(id))}
 	}
-	u := &grebev1.User{Id: old.user.Id, Text: old.user.Text, Tokens: old.user.Tokens, History: old.user.History, Events: old.user.Events}
+	u := &grebev1.User{Id: old.user.Id, Text: old.user.Text, Tokens: old.user.Tokens, History: old.user.History,
+		Events: old.user.Events}
 	late := !inOrder(u.Events, events)
 	if late {
 		insert(u, events)

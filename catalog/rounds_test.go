@@ -12,7 +12,8 @@ import (
 // Keys on disk are a letter for the kind and the first 16 bytes of the id's digest, as FORMAT.md says.
 func TestKeysOnDisk(t *testing.T) {
 	h := sha256.Sum256([]byte("id"))
-	for kind, key := range map[byte][]byte{'i': slicesOf(keyOf(false, "id")), 'u': slicesOf(keyOf(true, "id")), 'd': slicesOf(deletionKey("id")), 't': slicesOf(buriedKey(true, "id"))} {
+	for kind, key := range map[byte][]byte{'i': slicesOf(keyOf(false, "id")), 'u': slicesOf(keyOf(true, "id")),
+		'd': slicesOf(deletionKey("id")), 't': slicesOf(buriedKey(true, "id"))} {
 		if want := append([]byte{kind}, h[:16]...); !slices.Equal(key, want) {
 			t.Errorf("the key of kind %c is %x, want %x", kind, key, want)
 		}
@@ -24,7 +25,8 @@ func slicesOf(k [keySize]byte) []byte { return k[:] }
 // A deletion of a user whom the catalog does not have is pending where it was asked to track these, over a restart
 // too, and changes nothing else.
 func TestDeletionsOfUnknownUsers(t *testing.T) {
-	for _, opt := range []Options{{TrackDeletions: true, TrackUnknown: true}, {TrackDeletions: true}, {TrackUnknown: true}} {
+	for _, opt := range []Options{{TrackDeletions: true, TrackUnknown: true}, {TrackDeletions: true},
+		{TrackUnknown: true}} {
 		opt.SweepDelay = time.Hour
 		dir := t.TempDir()
 		c := open(t, dir, opt)
@@ -109,7 +111,8 @@ func TestChangesOfOneRound(t *testing.T) {
 	c := New(Options{MaxItems: 1, MaxUsers: 1})
 	group := []*writer{}
 	for _, op := range []Op{
-		{PutItem: &grebev1.Item{Id: "a"}}, {DeleteItem: "a"}, {PutItem: &grebev1.Item{Id: "b"}}, {PutItem: &grebev1.Item{Id: "c"}},
+		{PutItem: &grebev1.Item{Id: "a"}}, {DeleteItem: "a"}, {PutItem: &grebev1.Item{Id: "b"}},
+		{PutItem: &grebev1.Item{Id: "c"}},
 		{PutUser: &grebev1.User{Id: "u"}}, {DeleteUser: "u"}, {PutUser: &grebev1.User{Id: "v"}}, {DeleteUser: "u"},
 	} {
 		w := &writer{muts: make([]mutation, 1)}

@@ -396,8 +396,8 @@ func (b *batch) commit(version uint64) error {
 	return b.db.Try(func() error { return b.b.Commit(pebble.Sync) })
 }
 
-// logger passes on what the store says in trouble. A store without room on its disk tries again hundreds of times a second: the
-// same is not said again for a while.
+// logger passes on what the store says in trouble. A store without room on its disk tries again hundreds of times a
+// second: the same is not said again for a while.
 type logger struct {
 	log *slog.Logger
 	now func() time.Duration

@@ -63,7 +63,8 @@ func TestFailedTellsWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.store.lock.Close()
-	results := c.Apply([]Op{{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{}}, {PutUser: &grebev1.User{Id: "u"}}})
+	results := c.Apply([]Op{{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{}},
+		{PutUser: &grebev1.User{Id: "u"}}})
 	for i, r := range results {
 		if r.Err == nil || r.Created || r.Changed || (i == 1) == errors.Is(r.Err, ErrFailed) {
 			t.Errorf("change %d: %+v", i, r)
@@ -88,7 +89,8 @@ func TestFailedTellsWhy(t *testing.T) {
 func TestResultsOfABatch(t *testing.T) {
 	c := New(Options{MaxItems: 2})
 	ops := []Op{
-		{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "a", Tokens: []int32{1}}},
+		{PutItem: &grebev1.Item{Id: "a"}}, {PutItem: &grebev1.Item{Id: "a"}},
+		{PutItem: &grebev1.Item{Id: "a", Tokens: []int32{1}}},
 		{PutItem: &grebev1.Item{Id: "b"}}, {PutItem: &grebev1.Item{Id: "c"}}, {DeleteItem: "b"}, {DeleteItem: "b"},
 		{PutItem: &grebev1.Item{Id: "c"}}, {PutUser: &grebev1.User{Id: "u"}}, {DeleteUser: "u"}, {DeleteUser: "u"},
 	}
@@ -130,7 +132,8 @@ func TestRecordsKeepEverything(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, dir, Options{})
 	events := []*grebev1.Event{
-		{Item: "i", Time: -5, Action: 3, Features: map[string]float64{"a": 1.5, "b": -2}}, {Item: "j"}, {Item: strings.Repeat("k", 300), Id: "id", Time: 1 << 40},
+		{Item: "i", Time: -5, Action: 3, Features: map[string]float64{"a": 1.5, "b": -2}}, {Item: "j"},
+		{Item: strings.Repeat("k", 300), Id: "id", Time: 1 << 40},
 	}
 	values := &grebev1.Values{Values: []string{"x", "", "z"}}
 	items := []*grebev1.Item{
@@ -139,8 +142,10 @@ func TestRecordsKeepEverything(t *testing.T) {
 		{Id: "empty", Tokens: []int32{}, Codes: []int32{}}, {Id: strings.Repeat("l", 200), Text: &text},
 	}
 	users := []*grebev1.User{
-		{Id: "plain"}, {Id: "empty text", Text: &empty}, {Id: "lists", Tokens: []int32{}, History: []string{}, Events: []*grebev1.Event{}},
-		{Id: "all", Text: &text, Tokens: []int32{5}, History: []string{"a", "b"}, Events: events}, {Id: "events", Events: events[:2]},
+		{Id: "plain"}, {Id: "empty text", Text: &empty},
+		{Id: "lists", Tokens: []int32{}, History: []string{}, Events: []*grebev1.Event{}},
+		{Id: "all", Text: &text, Tokens: []int32{5}, History: []string{"a", "b"}, Events: events},
+		{Id: "events", Events: events[:2]},
 	}
 	for _, m := range items {
 		if _, err := c.PutItem(m); err != nil {
@@ -165,13 +170,16 @@ func TestRecordsKeepEverything(t *testing.T) {
 		}
 		for _, u := range users {
 			got, ok := c.User(u.Id)
-			if !ok || (got.Text == nil) != (u.Text == nil) || got.GetText() != u.GetText() || !reflect.DeepEqual(got.Tokens, u.Tokens) ||
-				!reflect.DeepEqual(got.History, u.History) || (got.Events == nil) != (u.Events == nil) || len(got.Events) != len(u.Events) {
+			if !ok || (got.Text == nil) != (u.Text == nil) || got.GetText() != u.GetText() ||
+				!reflect.DeepEqual(got.Tokens, u.Tokens) ||
+				!reflect.DeepEqual(got.History, u.History) || (got.Events == nil) != (u.Events == nil) ||
+				len(got.Events) != len(u.Events) {
 				t.Fatalf("user %s is %v, want %v", u.Id, got, u)
 			}
 			for i, e := range u.Events {
 				g := got.Events[i]
-				if g.Item != e.Item || g.Time != e.Time || g.Action != e.Action || g.Id != e.Id || !reflect.DeepEqual(g.Features, e.Features) {
+				if g.Item != e.Item || g.Time != e.Time || g.Action != e.Action || g.Id != e.Id ||
+					!reflect.DeepEqual(g.Features, e.Features) {
 					t.Errorf("event %d of %s is %v, want %v", i, u.Id, g, e)
 				}
 			}
@@ -227,7 +235,8 @@ func TestLateEventsOfAHistoryOfOtherItems(t *testing.T) {
 		{"x late2 a b", "x late2 late a b"}, // and longer ones
 	} {
 		c := New(Options{})
-		u := &grebev1.User{Id: "u", History: strings.Fields(w.history), Events: []*grebev1.Event{{Item: "a", Time: 10}, {Item: "b", Time: 20}}}
+		u := &grebev1.User{Id: "u", History: strings.Fields(w.history),
+			Events: []*grebev1.Event{{Item: "a", Time: 10}, {Item: "b", Time: 20}}}
 		if _, err := c.PutUser(u); err != nil {
 			t.Fatal(err)
 		}

@@ -9,12 +9,14 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// UserStore keeps users outside of a catalog, each by itself: a record and its version, which grows with every change of the user.
+// UserStore keeps users outside of a catalog, each by itself: a record and its version, which grows with every change
+// of the user.
 type UserStore interface {
 	// Get returns a user's record and version; 0: there is none.
 	Get(ctx context.Context, id string) (record []byte, version uint64, err error)
-	// Swap writes a record if the user still has that version, and returns the new one. If the user has another version, it returns 0 and
-	// the present record with its version. The error is ErrUncertain if the record may have been written, or may be later.
+	// Swap writes a record if the user still has that version, and returns the new one. If the user has another version,
+	// it returns 0 and the present record with its version. The error is ErrUncertain if the record may have been written,
+	// or may be later.
 	Swap(ctx context.Context, id string, record []byte, version uint64) (next uint64, now []byte, at uint64, err error)
 	// Delete removes a user and reports whether there was one.
 	Delete(ctx context.Context, id string) (bool, error)
@@ -22,11 +24,11 @@ type UserStore interface {
 	Failing() error
 }
 
-// Users are the users of a catalog whose users lie in a store of their own. They behave as those of the catalog do, but each change is
-// one of its own, and a user's changes have versions of the store.
+// Users are the users of a catalog whose users lie in a store of their own. They behave as those of the catalog do, but
+// each change is one of its own, and a user's changes have versions of the store.
 //
-// Deletions are in the catalog too, also of users whom it never had: whoever keeps something of users hears of them there, after a
-// restart as well.
+// Deletions are in the catalog too, also of users whom it never had: whoever keeps something of users hears of them
+// there, after a restart as well.
 type Users struct {
 	store UserStore
 	c     *Catalog
@@ -71,7 +73,8 @@ func storedUser(id string, r []byte, version uint64) (*userEntry, error) {
 }
 
 // change replaces a user by what next returns of the present one, which may be nil; nil: it stays as it is.
-func (u *Users) change(ctx context.Context, id string, next func(old *userEntry) (*userEntry, error)) (*userEntry, error) {
+func (u *Users) change(ctx context.Context, id string,
+	next func(old *userEntry) (*userEntry, error)) (*userEntry, error) {
 	old, err := u.get(ctx, id)
 	for {
 		if err != nil {
@@ -105,7 +108,8 @@ func (u *Users) change(ctx context.Context, id string, next func(old *userEntry)
 }
 
 // AppendEventsWithin is that of a Catalog.
-func (u *Users) AppendEventsWithin(ctx context.Context, id string, events []*grebev1.Event) (out User, created bool, dropped int, err error) {
+func (u *Users) AppendEventsWithin(ctx context.Context, id string,
+	events []*grebev1.Event) (out User, created bool, dropped int, err error) {
 	if err := checkID(id); err != nil {
 		return User{}, false, 0, err
 	}
@@ -174,14 +178,15 @@ func (u *Users) apply(ctx context.Context, op *Op) Result {
 	}
 	a := op.AppendEvents
 	out, created, _, err := u.AppendEventsWithin(ctx, a.Id, a.Events)
-	return Result{Created: created, Changed: err == nil && out.Duplicates < len(a.Events), Err: err, Duplicates: out.Duplicates}
+	return Result{Created: created, Changed: err == nil &&
+		out.Duplicates < len(a.Events), Err: err, Duplicates: out.Duplicates}
 }
 
 // usersAtOnce bounds the changes of users that a call makes at a time.
 const usersAtOnce = 64
 
-// ApplyWithin is that of a Catalog. Changes of items are made by the catalog, those of users by the store. Changes of one user are made
-// in their order.
+// ApplyWithin is that of a Catalog. Changes of items are made by the catalog, those of users by the store. Changes of
+// one user are made in their order.
 func (u *Users) ApplyWithin(ctx context.Context, from string, ops []Op) []Result {
 	out := make([]Result, len(ops))
 	var items []int // of ops
@@ -235,7 +240,9 @@ func (op *Op) userID() string {
 
 // LoadUsersIf is that of a Catalog.
 func (u *Users) LoadUsersIf(path string, filter Filter) (int, error) {
-	return u.c.load(path, filter, decodeUser, func(ops []Op) []Result { return u.ApplyWithin(context.Background(), "", ops) })
+	return u.c.load(path, filter, decodeUser, func(ops []Op) []Result {
+		return u.ApplyWithin(context.Background(), "", ops)
+	})
 }
 
 // ErrUsers reports that the store of users does not answer. Nothing was changed.

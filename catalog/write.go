@@ -16,7 +16,8 @@ type Change struct {
 	OldItem, NewItem *prompt.Item
 	OldUser, NewUser *grebev1.User
 	Import           string // the import that made it; "": none
-	Ended            bool   // Import has ended, or this is a Cut, and nothing else changed: the other fields are empty but Version
+	// Import has ended, or this is a Cut, and nothing else changed: the other fields are empty but Version
+	Ended bool
 }
 
 // Subscribe makes f hear of every change from now on, one at a time and in the order of versions,
@@ -45,8 +46,8 @@ type Op struct {
 	ready *mutation // of Prepare
 }
 
-// Prepare does the part of Apply and Preview that needs no lock: callers with many Ops call it on all cores. It takes over
-// what is put, which MUST NOT be changed afterwards. An Op is applied once.
+// Prepare does the part of Apply and Preview that needs no lock: callers with many Ops call it on all cores. It takes
+// over what is put, which MUST NOT be changed afterwards. An Op is applied once.
 func (c *Catalog) Prepare(op *Op) {
 	if op.PutItem == nil && op.PutUser == nil {
 		return
@@ -165,7 +166,8 @@ func (c *Catalog) ApplyImport(id string, ops []Op) []Result {
 	return c.ApplyWithin(context.Background(), id, ops)
 }
 
-// ApplyWithin is ApplyImport, or Apply without an import, but fails with the context's error when that ends while the changes wait for others.
+// ApplyWithin is ApplyImport, or Apply without an import, but fails with the context's error when that ends while the
+// changes wait for others.
 func (c *Catalog) ApplyWithin(ctx context.Context, from string, ops []Op) []Result {
 	if len(ops) > 0 && !slices.ContainsFunc(ops, func(op Op) bool { return op.AppendEvents == nil }) {
 		return c.appendAll(ctx, ops)
@@ -193,9 +195,9 @@ func (c *Catalog) EndImport(id string) (version uint64, err error) {
 // Shared reports whether the catalog is one of a cluster's nodes.
 func (c *Catalog) Shared() bool { return c.log != nil }
 
-// Cut ends a version of a cluster's catalog: subscribers of all nodes hear a Change that has Ended set and no Import, at the same
-// version. It does nothing if no item has changed since the last cut, imports apart. It returns when this node's subscribers have heard
-// all changes up to the cut, so they must not call it.
+// Cut ends a version of a cluster's catalog: subscribers of all nodes hear a Change that has Ended set and no Import,
+// at the same version. It does nothing if no item has changed since the last cut, imports apart. It returns when this
+// node's subscribers have heard all changes up to the cut, so they must not call it.
 func (c *Catalog) Cut(ctx context.Context) error {
 	w := &writer{muts: []mutation{{verb: endImport}}}
 	c.write(ctx, w)
@@ -206,17 +208,17 @@ func (c *Catalog) Cut(ctx context.Context) error {
 	return c.alone(ctx, func() error { return nil })
 }
 
-// AppendEvents adds events to a user, who is created when unknown; created says so. Events are kept in the order of their
-// times, and one whose id the user has already is not added again. Where the user has a history, the events' items join it
-// too. Of a history or events
-// that become longer than Options.MaxHistory the oldest quarter and more is dropped and counted: the
-// rest then stays as it is, and what was computed for it stays of use, for many appends.
+// AppendEvents adds events to a user, who is created when unknown; created says so. Events are kept in the order of
+// their times, and one whose id the user has already is not added again. Where the user has a history, the events'
+// items join it too. Of a history or events that become longer than Options.MaxHistory the oldest quarter and more is
+// dropped and counted: the rest then stays as it is, and what was computed for it stays of use, for many appends.
 func (c *Catalog) AppendEvents(id string, events []*grebev1.Event) (u User, created bool, dropped int, err error) {
 	return c.AppendEventsWithin(context.Background(), id, events)
 }
 
 // AppendEventsWithin is AppendEvents, but fails with the context's error when that ends while it waits for others.
-func (c *Catalog) AppendEventsWithin(ctx context.Context, id string, events []*grebev1.Event) (u User, created bool, dropped int, err error) {
+func (c *Catalog) AppendEventsWithin(ctx context.Context, id string,
+	events []*grebev1.Event) (u User, created bool, dropped int, err error) {
 	if err := checkID(id); err != nil {
 		return User{}, false, 0, err
 	}
@@ -294,8 +296,8 @@ func (c *Catalog) write(ctx context.Context, w *writer) {
 }
 
 // enqueue makes a writer's mutations together with those of others that wait. The first writer in the
-// queue leads: it makes one round for all that have come, then wakes them and the next leader. A writer whose context ends
-// leaves the queue, which is an error; one that is in a round already, or leads the next, stays to its end.
+// queue leads: it makes one round for all that have come, then wakes them and the next leader. A writer whose context
+// ends leaves the queue, which is an error; one that is in a round already, or leads the next, stays to its end.
 func (c *Catalog) enqueue(ctx context.Context, w *writer) error {
 	if err := ctx.Err(); err != nil {
 		return err

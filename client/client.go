@@ -76,7 +76,8 @@ func (e *Error) Error() string { return fmt.Sprintf("grebe: %s: %s", e.Code, e.M
 // again reports whether a request that failed so was not taken, and may be sent again.
 func (e *Error) again() bool {
 	switch e.Status {
-	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusGatewayTimeout: // the last: expired in the queue
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusGatewayTimeout:
+		// the last: expired in the queue
 		return true
 	}
 	return false

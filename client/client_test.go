@@ -23,9 +23,11 @@ func TestMessagesAreTheAPIs(t *testing.T) {
 	all := grebev1.File_grebe_v1_grebe_proto.Messages()
 	for name, v := range map[string]any{
 		"Item": client.Item{}, "User": client.User{}, "Event": client.Event{},
-		"RankRequest": client.RankRequest{}, "RankResponse": client.RankResponse{}, "Ranked": client.Ranked{}, "Part": client.Part{}, "Route": client.Route{},
-		"RecommendRequest": client.RecommendRequest{}, "RecommendResponse": client.RecommendResponse{}, "Recommended": client.Recommended{},
-		"Usage": client.Usage{}, "Timing": client.Timing{},
+		"RankRequest": client.RankRequest{}, "RankResponse": client.RankResponse{}, "Ranked": client.Ranked{},
+		"Part": client.Part{}, "Route": client.Route{},
+		"RecommendRequest": client.RecommendRequest{}, "RecommendResponse": client.RecommendResponse{},
+		"Recommended": client.Recommended{},
+		"Usage":       client.Usage{}, "Timing": client.Timing{},
 	} {
 		have := map[string]bool{}
 		for i := range reflect.TypeOf(v).NumField() {
@@ -60,7 +62,8 @@ func serve(t *testing.T, h http.HandlerFunc) (*httptest.Server, *client.Client) 
 
 func fail(w http.ResponseWriter, status int, code string) {
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]string{"code": code, "message": "because", "field": "user.id"}})
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]string{
+		"code": code, "message": "because", "field": "user.id"}})
 }
 
 // A server that is full, stopping or breaks connections is asked again; one that says no is not.
@@ -78,7 +81,10 @@ func TestAsksAgainWhenNotTaken(t *testing.T) {
 		case 3:
 			fail(w, http.StatusTooManyRequests, "resource_exhausted")
 		default:
-			_, _ = w.Write([]byte(`{"model": "m", "results": [{"index": 1, "id": "i2", "score": 0.5}], "usage": {"by_source": {"host": 3}}}`))
+			_,
+				_ =
+				w.Write(
+					[]byte(`{"model": "m", "results": [{"index": 1, "id": "i2", "score": 0.5}], "usage": {"by_source": {"host": 3}}}`))
 		}
 	})
 	got, err := c.Rank(t.Context(), &client.RankRequest{User: client.User{ID: "u"}, Candidates: client.IDs("i1", "i2")})
@@ -95,7 +101,8 @@ func TestSaysWhatIsWrong(t *testing.T) {
 	})
 	_, err := c.Recommend(t.Context(), &client.RecommendRequest{})
 	var e *client.Error
-	if !errors.As(err, &e) || e.Status != 400 || e.Code != "invalid_argument" || e.Field != "user.id" || calls.Load() != 1 {
+	if !errors.As(err, &e) || e.Status != 400 || e.Code != "invalid_argument" || e.Field != "user.id" ||
+		calls.Load() != 1 {
 		t.Errorf("after %d calls: %v", calls.Load(), err)
 	}
 }
@@ -118,7 +125,8 @@ func TestEventsAfterAnError(t *testing.T) {
 		var calls atomic.Int32
 		_, c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			if calls.Add(1) == 1 {
-				fail(w, map[string]int{"bad_gateway": http.StatusGatewayTimeout, "resource_exhausted": http.StatusTooManyRequests}[code], code)
+				fail(w, map[string]int{"bad_gateway": http.StatusGatewayTimeout,
+					"resource_exhausted": http.StatusTooManyRequests}[code], code)
 			}
 		})
 		_ = c.AppendEvents(t.Context(), "u1", client.Event{Item: "i1"})
@@ -146,7 +154,9 @@ func TestDeletedBefore(t *testing.T) {
 }
 
 func TestGivesUp(t *testing.T) {
-	s, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { fail(w, http.StatusServiceUnavailable, "unavailable") })
+	s, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusServiceUnavailable, "unavailable")
+	})
 	for _, patience := range []time.Duration{-1, 50 * time.Millisecond} {
 		c, err := client.New(s.URL, client.Options{Patience: patience})
 		if err != nil {

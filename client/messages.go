@@ -116,12 +116,13 @@ type RecommendRequest struct {
 	DeadlineMillis int                  `json:"deadline_ms,omitempty"` // 0: the server's
 	RequestID      string               `json:"request_id,omitempty"`
 
-	Quota       map[string]int                `json:"quota,omitempty"`       // most results of a value of each attribute
-	Boost       map[string]map[string]float64 `json:"boost,omitempty"`       // added to scores, by attribute and value
-	Temperature float64                       `json:"temperature,omitempty"` // above 0: paths are sampled without replacement
-	Seed        *uint64                       `json:"seed,omitempty"`        // of the samples; nil: the server draws one
-	Fallback    string                        `json:"fallback,omitempty"`    // popular: for users of whom nothing is known
-	Rank        *RankFound                    `json:"rank,omitempty"`        // nil: the found items are not ranked
+	Quota map[string]int                `json:"quota,omitempty"` // most results of a value of each attribute
+	Boost map[string]map[string]float64 `json:"boost,omitempty"` // added to scores, by attribute and value
+	// above 0: paths are sampled without replacement
+	Temperature float64    `json:"temperature,omitempty"`
+	Seed        *uint64    `json:"seed,omitempty"`     // of the samples; nil: the server draws one
+	Fallback    string     `json:"fallback,omitempty"` // popular: for users of whom nothing is known
+	Rank        *RankFound `json:"rank,omitempty"`     // nil: the found items are not ranked
 
 	WholePrompt bool `json:"whole_prompt,omitempty"` // the user's text or tokens are the whole prompt
 	OnePerPath  bool `json:"one_per_path,omitempty"` // of items with the same codes only the first comes back
@@ -176,19 +177,20 @@ type RankedBy struct {
 
 // RecommendResponse is items of the catalog, best first.
 type RecommendResponse struct {
-	Model          string        `json:"model"`
-	RequestID      string        `json:"request_id"`
-	Node           string        `json:"node"`
-	Results        []Recommended `json:"results"`
-	Short          bool          `json:"short"`        // fewer than n came back
-	ShortReason    string        `json:"short_reason"` // catalog: no more are eligible; beam: the search kept too few paths
-	CatalogVersion string        `json:"catalog_version"`
-	Seed           *uint64       `json:"seed"`     // of a sampled answer
-	Fallback       string        `json:"fallback"` // popular: the results are items with many events
-	Ranked         *RankedBy     `json:"ranked"`   // nil: they were not ranked
-	Usage          Usage         `json:"usage"`
-	Timing         Timing        `json:"timing_ms"`
-	Notes          []string      `json:"notes"` // as of RankResponse
+	Model     string        `json:"model"`
+	RequestID string        `json:"request_id"`
+	Node      string        `json:"node"`
+	Results   []Recommended `json:"results"`
+	Short     bool          `json:"short"` // fewer than n came back
+	// catalog: no more are eligible; beam: the search kept too few paths
+	ShortReason    string    `json:"short_reason"`
+	CatalogVersion string    `json:"catalog_version"`
+	Seed           *uint64   `json:"seed"`     // of a sampled answer
+	Fallback       string    `json:"fallback"` // popular: the results are items with many events
+	Ranked         *RankedBy `json:"ranked"`   // nil: they were not ranked
+	Usage          Usage     `json:"usage"`
+	Timing         Timing    `json:"timing_ms"`
+	Notes          []string  `json:"notes"` // as of RankResponse
 }
 
 // Recommended is an item of the catalog.
@@ -211,9 +213,10 @@ type Usage struct {
 	Instruction int            `json:"instruction_tokens"`
 	BySource    map[string]int `json:"by_source"`
 	Beam        int            `json:"beam_tokens"`
-	Partly      int            `json:"partly_computed_tokens"` // of Cached, those that passed the first layers of a blended prompt
-	Beside      int            `json:"beside_tokens"`          // of items, computed beside a blended prompt for later ones
-	Note        string         `json:"note"`                   // why nothing was reused, where a model cannot
+	// of Cached, those that passed the first layers of a blended prompt
+	Partly int    `json:"partly_computed_tokens"`
+	Beside int    `json:"beside_tokens"` // of items, computed beside a blended prompt for later ones
+	Note   string `json:"note"`          // why nothing was reused, where a model cannot
 }
 
 // Timing is in milliseconds.

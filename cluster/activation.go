@@ -22,7 +22,8 @@ import (
 	"grebe/serve"
 )
 
-// activeKey is the key of the versions of the catalog that models generate on all nodes. It is written by compare-and-swap.
+// activeKey is the key of the versions of the catalog that models generate on all nodes. It is written by
+// compare-and-swap.
 const activeKey = "catalog/active"
 
 // activation is the value of activeKey: what all nodes generate.
@@ -49,8 +50,8 @@ func (f *following) update(change func()) {
 	f.changed = make(chan struct{})
 }
 
-// activateWithin bounds the time in which nodes follow an activation before its caller is answered, and lagging is the time after
-// which a node that does not is excluded.
+// activateWithin bounds the time in which nodes follow an activation before its caller is answered, and lagging is the
+// time after which a node that does not is excluded.
 const (
 	activateWithin = 10 * time.Second
 	lagging        = 5 * time.Second
@@ -148,7 +149,8 @@ func (c *Cluster) activate(ctx context.Context, change func(*activation, []kept)
 	}
 }
 
-// decodeActivation reads the key. Before the first activation, or if the key was lost, this node's own is the one to change.
+// decodeActivation reads the key. Before the first activation, or if the key was lost, this node's own is the one to
+// change.
 func (c *Cluster) decodeActivation(e coord.Entry) (activation, error) {
 	if e.Version == 0 {
 		c.active.mu.Lock()
@@ -191,7 +193,8 @@ func keptByAll(all []kept, number uint64, digest string) error {
 		}
 	}
 	if len(without) > 0 {
-		return serve.Errorf(serve.Conflict, "version", "nodes without version %d: %s. Drain or stop them to activate it all the same",
+		return serve.Errorf(serve.Conflict, "version", "nodes without version %d: %s. Drain or stop them to activate it "+
+			"all the same",
 			number, strings.Join(without, ", "))
 	}
 	return nil
@@ -207,8 +210,8 @@ func before(all []kept, number uint64) (last uint64, ok bool) {
 	return last, ok
 }
 
-// findVersions asks all nodes that get requests which versions they keep. This one is the first. One that does not answer is left out:
-// it follows when it is back.
+// findVersions asks all nodes that get requests which versions they keep. This one is the first. One that does not
+// answer is left out: it follows when it is back.
 func (c *Cluster) findVersions(ctx context.Context) []kept {
 	var nodes []*node
 	var ids []string
@@ -275,7 +278,8 @@ func (p probes) GetVersions(context.Context, *clusterv1.GetVersionsRequest) (*cl
 	return p.c.versions(), nil
 }
 
-// awaitActivation waits until the nodes that answer have followed an activation. It returns this node's problem with it.
+// awaitActivation waits until the nodes that answer have followed an activation. It returns this node's problem with
+// it.
 func (c *Cluster) awaitActivation(ctx context.Context, a activation) error {
 	ctx, cancel := context.WithTimeout(ctx, activateWithin)
 	defer cancel()
@@ -289,7 +293,8 @@ func (c *Cluster) awaitActivation(ctx context.Context, a activation) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return serve.Errorf(serve.Unavailable, "", "the version is activated, but this node does not generate it yet: %v", problem)
+			return serve.Errorf(serve.Unavailable, "", "the version is activated, but this node does not generate it yet: %v",
+				problem)
 		}
 	}
 	var wait coord.Backoff
@@ -305,8 +310,8 @@ func (c *Cluster) awaitActivation(ctx context.Context, a activation) error {
 	}
 }
 
-// followActivations makes this process's models generate what the coordinator says. One that cannot gets no requests, since its answers
-// would differ from the others'.
+// followActivations makes this process's models generate what the coordinator says. One that cannot gets no requests,
+// since its answers would differ from the others'.
 func (c *Cluster) followActivations() {
 	events := c.cfg.Coordinator.Watch(c.ctx, activeKey)
 	again := time.NewTimer(time.Hour)

@@ -68,7 +68,8 @@ func (b *blocks) serve(ctx context.Context, in *inbox) {
 	}
 }
 
-// Hold lets a model's cache exchange KV with other nodes until release is called, which MUST happen before the store is stopped.
+// Hold lets a model's cache exchange KV with other nodes until release is called, which MUST happen before the store is
+// stopped.
 func (c *Cluster) Hold(model string, cache *reuse.Cache) (release func()) {
 	f := c.fleets[model]
 	if f == nil {
@@ -79,7 +80,8 @@ func (c *Cluster) Hold(model string, cache *reuse.Cache) (release func()) {
 	remove := b.holder.Add(s, cache.Store())
 	if !c.cfg.NoFetch {
 		cache.SetPeers(fetch.New(fetch.Config{
-			Client: b.client, Space: s, Metrics: b.metrics, Directory: &directory{f: f, class: class{s.Model, s.Format, s.Numerics}},
+			Client: b.client, Space: s, Metrics: b.metrics,
+			Directory: &directory{f: f, class: class{s.Model, s.Format, s.Numerics}},
 		}))
 	}
 	end := b.begin(f, s, cache)
@@ -105,7 +107,8 @@ type directory struct {
 // Epoch implements fetch.Directory.
 func (d *directory) Epoch() uint64 { return 0 }
 
-// others returns the set of other nodes whose KV has the directory's class, and who they are. The caller holds the lock.
+// others returns the set of other nodes whose KV has the directory's class, and who they are. The caller holds the
+// lock.
 func (d *directory) others(names *[maxNodes]string) (set uint64) {
 	for id, s := range d.f.slots {
 		if id != d.f.c.cfg.Node && s.costs.Class < uint8(len(d.f.classes)) && d.f.classes[s.costs.Class] == d.class {

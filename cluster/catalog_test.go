@@ -12,7 +12,8 @@ import (
 	"grebe/cluster/replica"
 )
 
-// Members have the same catalog, wherever a write enters. One that joins later gets it, and one that leaves is not missed.
+// Members have the same catalog, wherever a write enters. One that joins later gets it, and one that leaves is not
+// missed.
 func TestMembersShareACatalog(t *testing.T) {
 	s := coordtest.NewServer()
 	t.Cleanup(s.Close)

@@ -7,8 +7,8 @@ import (
 	"grebe/cluster/member"
 )
 
-// Class returns the numerics class that most of the registered nodes have, the first by name if several do. It returns "" if no
-// node is registered.
+// Class returns the numerics class that most of the registered nodes have, the first by name if several do. It returns
+// "" if no node is registered.
 func Class(ctx context.Context, c coord.Coordinator) (string, error) {
 	entries, err := c.List(ctx, nodesKey)
 	if err != nil {

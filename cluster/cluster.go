@@ -1,12 +1,12 @@
-// Package cluster makes a process a member of a cluster: it announces the process, follows the other members, and answers
-// requests on the node where they are cheapest.
+// Package cluster makes a process a member of a cluster: it announces the process, follows the other members, and
+// answers requests on the node where they are cheapest.
 //
-// The parts are packages below this one, which stand alone: coord (who is there, and small values), member (states of nodes),
-// feed (what nodes hold), peer (blocks of KV), mtls. Package route picks nodes. This package connects them to each other and to
-// sockets, and owns their goroutines.
+// The parts are packages below this one, which stand alone: coord (who is there, and small values), member (states of
+// nodes), feed (what nodes hold), peer (blocks of KV), mtls. Package route picks nodes. This package connects them to
+// each other and to sockets, and owns their goroutines.
 //
-// Nothing here stops a process from answering requests: without the coordinator the last known members stay, and without any
-// other member requests are answered here.
+// Nothing here stops a process from answering requests: without the coordinator the last known members stay, and
+// without any other member requests are answered here.
 //
 // Lock order: Cluster.mu, then fleet.mu.
 package cluster
@@ -146,8 +146,10 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, errors.New("cluster: a member needs a cluster, an id, a listener and a coordinator")
 	}
 	c := &Cluster{
-		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(), members: member.New(member.Options{}),
-		known: map[string]*node{}, refused: map[string]string{}, reports: map[string]int{}, fleets: map[string]*fleet{}, opened: make(chan struct{}), met: make(chan struct{}), mapped: make(chan struct{}), readied: make(chan struct{}),
+		cfg: cfg, speaks: member.Protocol{Min: protocol.Min, Max: protocol.Max}, boot: newBoot(),
+		members: member.New(member.Options{}),
+		known:   map[string]*node{}, refused: map[string]string{}, reports: map[string]int{}, fleets: map[string]*fleet{},
+		opened: make(chan struct{}), met: make(chan struct{}), mapped: make(chan struct{}), readied: make(chan struct{}),
 	}
 	c.start = time.Now().Add(tick.Wait(feed.Beat) - feed.Beat) // all members send their heartbeats at the same moments
 	c.active.changed = make(chan struct{})
@@ -182,8 +184,8 @@ func newBoot() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Share makes a catalog the one of all members: see package replica. It MUST be called before Start. The caller starts and closes
-// the result. replaced is called when another member's catalog took the place of this one.
+// Share makes a catalog the one of all members: see package replica. It MUST be called before Start. The caller starts
+// and closes the result. replaced is called when another member's catalog took the place of this one.
 func (c *Cluster) Share(items *catalog.Catalog, replaced func()) (*replica.Node, error) {
 	c.catalog = items
 	forget := func() {
@@ -200,8 +202,8 @@ func (c *Cluster) Share(items *catalog.Catalog, replaced func()) (*replica.Node,
 	return n, err
 }
 
-// Start announces this process. It gets requests from others once Ready is called. It returns an error if a member and this
-// process have no common version of the protocol.
+// Start announces this process. It gets requests from others once Ready is called. It returns an error if a member and
+// this process have no common version of the protocol.
 func (c *Cluster) Start(l Local) error {
 	if err := c.checkVersions(); err != nil {
 		return err
@@ -230,7 +232,8 @@ func (c *Cluster) Start(l Local) error {
 	return nil
 }
 
-// Await waits until this process knows the cluster: it knows the other members, has applied the maps of items, and can serve its feed.
+// Await waits until this process knows the cluster: it knows the other members, has applied the maps of items, and can
+// serve its feed.
 func (c *Cluster) Await(ctx context.Context) error {
 	for _, known := range []<-chan struct{}{c.met, c.mapped, c.opened} {
 		select {
@@ -242,8 +245,8 @@ func (c *Cluster) Await(ctx context.Context) error {
 	return nil
 }
 
-// Ready lets other members send requests here, and know and fetch the KV of this process. Before it, KV of users who were deleted
-// while this process was away MUST be gone.
+// Ready lets other members send requests here, and know and fetch the KV of this process. Before it, KV of users who
+// were deleted while this process was away MUST be gone.
 func (c *Cluster) Ready() {
 	if !c.ready.Swap(true) {
 		close(c.readied)
@@ -297,7 +300,8 @@ func (c *Cluster) Close() error {
 // describe returns this process's record.
 func (c *Cluster) describe() member.Record {
 	r := member.Record{
-		ID: c.cfg.Node, Boot: c.boot, API: c.cfg.API, Peer: c.cfg.Peer, Protocol: c.speaks, Roles: c.cfg.Roles, Zone: c.cfg.Zone,
+		ID: c.cfg.Node, Boot: c.boot, API: c.cfg.API, Peer: c.cfg.Peer, Protocol: c.speaks, Roles: c.cfg.Roles,
+		Zone:     c.cfg.Zone,
 		Draining: c.rests(),
 	}
 	if c.cfg.Limits != nil {
@@ -310,7 +314,8 @@ func (c *Cluster) describe() member.Record {
 		if !ok {
 			continue
 		}
-		costs, s := schedule.DefaultCosts(schedule.PrefillModel{Row: 1}), peer.Space{Model: "-", Format: "-", Numerics: m.Numerics}
+		costs, s := schedule.DefaultCosts(schedule.PrefillModel{Row: 1}),
+			peer.Space{Model: "-", Format: "-", Numerics: m.Numerics}
 		if o.Cache != nil {
 			costs, s = o.Cache.Costs(), c.fleets[m.Name].space(o.Cache)
 			if store := o.Cache.Store(); !counted[store] {
@@ -334,7 +339,8 @@ const (
 	secretKey = "secret"
 )
 
-// refresh is the time between two looks at what this process announces: costs that are measured, versions of checkpoints.
+// refresh is the time between two looks at what this process announces: costs that are measured, versions of
+// checkpoints.
 const refresh = 2 * time.Second
 
 // keepRecord announces changes of what this process serves.
@@ -346,7 +352,8 @@ func (c *Cluster) keepRecord() {
 		case <-c.ctx.Done():
 			return
 		case <-c.record.Done():
-			c.cfg.Log.Error("this process is no longer a member: another one has its id", "node", c.cfg.Node, "error", c.record.Err())
+			c.cfg.Log.Error("this process is no longer a member: another one has its id", "node", c.cfg.Node,
+				"error", c.record.Err())
 			return
 		case <-every.C:
 			every.Reset(tick.Wait(refresh))

@@ -138,8 +138,9 @@ func joinAs(t *testing.T, s *coordtest.Server, self *local, change func(*Config)
 	}
 	l := &listener{Listener: ln}
 	cfg := Config{
-		Name: "test", Node: name, Listener: l, Peer: l.Addr().String(), API: "127.0.0.1:1", Coordinator: s.Open(), Routing: route.RoundRobin,
-		Models: []Model{{Name: "m", Group: "m", Numerics: "test"}}, Log: slog.New(slog.DiscardHandler),
+		Name: "test", Node: name, Listener: l, Peer: l.Addr().String(), API: "127.0.0.1:1", Coordinator: s.Open(),
+		Routing: route.RoundRobin,
+		Models:  []Model{{Name: "m", Group: "m", Numerics: "test"}}, Log: slog.New(slog.DiscardHandler),
 		Users: 64, Items: 64,
 	}
 	if change != nil {
@@ -510,7 +511,8 @@ func TestRoutersLookAgain(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	a := &serve.Asked{Op: "rank", Model: "m", Message: &grebev1.RankRequest{Model: "m"}, Deadline: time.Now().Add(time.Hour)}
+	a := &serve.Asked{Op: "rank", Model: "m", Message: &grebev1.RankRequest{Model: "m"},
+		Deadline: time.Now().Add(time.Hour)}
 	here := func(context.Context) (proto.Message, error) { return nil, errors.New("a router does not compute") }
 	if r, err := router.Answer(t.Context(), a, here); err != nil || r.(*grebev1.RankResponse).Node != "n1" {
 		t.Errorf("answered by %v: %v", r, err)

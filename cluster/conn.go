@@ -76,7 +76,8 @@ func (arrived) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, erro
 	if !ok || !o.secure {
 		return c, plain{}, nil
 	}
-	info := credentials.TLSInfo{State: o.state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+	info := credentials.TLSInfo{State: o.state, CommonAuthInfo: credentials.CommonAuthInfo{
+		SecurityLevel: credentials.PrivacyAndIntegrity}}
 	return c, info, nil
 }
 

@@ -190,8 +190,9 @@ func (f *fleet) add(m *member.Member) *slot {
 	return nil
 }
 
-// firstTrip is the milliseconds of a round trip to another node until it was measured. This process counts as far away as the
-// nearest other node. If it were nearer, it would win all ties, and all KV would lie where requests enter: in the memory of one node.
+// firstTrip is the milliseconds of a round trip to another node until it was measured. This process counts as far away
+// as the nearest other node. If it were nearer, it would win all ties, and all KV would lie where requests enter: in
+// the memory of one node.
 const firstTrip = .3
 
 // connect follows a node's feed.
@@ -208,8 +209,9 @@ func (f *fleet) connect(s *slot, m *member.Member, secret *feed.Secret) {
 	s.client = feedwire.NewClient(feedwire.ClientConfig{
 		Follower: feed.FollowerConfig{Node: s.number, ID: s.id, Secret: *secret, Sink: f.router},
 		Address:  "passthrough:///" + m.Peer,
-		Options:  append(f.c.wire.options(m.ID), grpc.WithConnectParams(reconnect), grpc.WithStreamInterceptor(named(f.model.Name))),
-		Lock:     &f.mu, Clock: f.c.now,
+		Options: append(f.c.wire.options(m.ID), grpc.WithConnectParams(reconnect),
+			grpc.WithStreamInterceptor(named(f.model.Name))),
+		Lock: &f.mu, Clock: f.c.now,
 		Broken: func(err error) { f.broken(s, err) },
 	})
 	f.c.run.Go(func() {
@@ -258,8 +260,8 @@ func (f *fleet) free(s *slot) {
 	f.used[s.number] = false
 }
 
-// class returns the number of a class. Classes that are too many share the last one, which is wrong for none of them: keys of
-// KV differ between digests and formats, and peers refuse blocks of another class.
+// class returns the number of a class. Classes that are too many share the last one, which is wrong for none of them:
+// keys of KV differ between digests and formats, and peers refuse blocks of another class.
 func (f *fleet) class(c class) uint8 {
 	for i := range f.classes {
 		if f.classes[i] == c {

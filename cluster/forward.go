@@ -14,7 +14,8 @@ import (
 )
 
 // Answer implements serve.Fleet.
-func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.Context) (proto.Message, error)) (proto.Message, error) {
+func (c *Cluster) Answer(ctx context.Context, a *serve.Asked,
+	here func(context.Context) (proto.Message, error)) (proto.Message, error) {
 	f := c.fleets[a.Model]
 	secret := c.sharedSecretNow()
 	if f == nil || secret == nil {
@@ -35,8 +36,9 @@ func (c *Cluster) Answer(ctx context.Context, a *serve.Asked, here func(context.
 	}
 }
 
-// A process that does not compute looks for a node again when none was heard, or when those that were asked fell silent.
-// All nodes are silent for a moment when this process is cut off from them, or has not run: that costs time alone.
+// A process that does not compute looks for a node again when none was heard, or when those that were asked fell
+// silent. All nodes are silent for a moment when this process is cut off from them, or has not run: that costs time
+// alone.
 const (
 	patience  = 5 * time.Second
 	lookAgain = 50 * time.Millisecond

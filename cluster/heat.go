@@ -14,7 +14,8 @@ import (
 	"grebe/plan"
 )
 
-// heatWithin bounds the time in which a node says what is hot there. The next round asks a node again that did not answer.
+// heatWithin bounds the time in which a node says what is hot there. The next round asks a node again that did not
+// answer.
 const heatWithin = 500 * time.Millisecond
 
 // toleratedShare is the time that requests may wait for KV of other nodes, as a share of the time of their prefill

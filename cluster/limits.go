@@ -27,7 +27,8 @@ type Limits interface {
 // reportWithin bounds a report. A member that takes longer counts as out of reach.
 const reportWithin = 300 * time.Millisecond
 
-// reportEvery returns the time between two rounds of reports: about 100 reports a second, whatever the number of members.
+// reportEvery returns the time between two rounds of reports: about 100 reports a second, whatever the number of
+// members.
 func reportEvery(others int) time.Duration {
 	return min(max(time.Duration(others)*10*time.Millisecond, 20*time.Millisecond), 200*time.Millisecond)
 }

@@ -19,7 +19,8 @@ type counted struct {
 }
 
 func newCounted() *counted {
-	return &counted{wake: make(chan struct{}, 1), spent: map[uint64]uint64{}, heard: map[string]map[uint64]uint64{}, missed: map[string]int{}}
+	return &counted{wake: make(chan struct{}, 1), spent: map[uint64]uint64{}, heard: map[string]map[uint64]uint64{},
+		missed: map[string]int{}}
 }
 
 func (l *counted) spend(key, n uint64) {
@@ -75,7 +76,8 @@ func TestLimitsAreShared(t *testing.T) {
 	limits["n1"].spend(7, 5)
 	limits["n2"].spend(7, 2)
 	waitFor(t, func() bool {
-		return limits["n2"].of("n1", 7) == 5 && limits["n3"].of("n1", 7) == 5 && limits["n1"].of("n2", 7) == 2 && limits["n3"].of("n2", 7) == 2
+		return limits["n2"].of("n1", 7) == 5 && limits["n3"].of("n1", 7) == 5 && limits["n1"].of("n2", 7) == 2 &&
+			limits["n3"].of("n2", 7) == 2
 	})
 	for i := range 20 { // a round may be under way
 		limits["n1"].spend(7, 1)
@@ -96,7 +98,8 @@ func TestLimitsAreShared(t *testing.T) {
 }
 
 func TestReportEvery(t *testing.T) {
-	for others, want := range map[int]time.Duration{0: 20 * time.Millisecond, 2: 20 * time.Millisecond, 7: 70 * time.Millisecond, 63: 200 * time.Millisecond} {
+	for others, want := range map[int]time.Duration{0: 20 * time.Millisecond, 2: 20 * time.Millisecond,
+		7: 70 * time.Millisecond, 63: 200 * time.Millisecond} {
 		if got := reportEvery(others); got != want {
 			t.Errorf("%d others: %v, want %v", others, got, want)
 		}

@@ -23,20 +23,23 @@ func newMetrics(c *Cluster) *metrics {
 		c: c,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_route_total",
-			Help: "Requests by where they were answered: here, there (another node), again (another node failed), alone (no node is known).",
+			Help: "Requests by where they were answered: here, there (another node), again (another node failed), alone (no " +
+				"node is known).",
 		}, []string{"reason"}),
 		errors: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "grebe_route_error_ms", Help: "Milliseconds that requests took, less what was predicted.",
 			Buckets: []float64{-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100, 300, 1000},
 		}),
 		offers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "grebe_kv_offers_total", Help: "Blocks of KV that were offered to members with the role kv: sent, busy or failed.",
+			Name: "grebe_kv_offers_total", Help: "Blocks of KV that were offered to members with the role kv: sent, busy or " +
+				"failed.",
 		}, []string{"result"}),
 		nodes: prometheus.NewDesc("grebe_nodes", "Members of the cluster by state.", []string{"state"}, nil),
 		refused: prometheus.NewDesc("grebe_nodes_refused",
 			"Members that this process does not talk to: they have no version of the protocol in common.", nil, nil),
 		up: prometheus.NewDesc("grebe_coordinator_up", "1 if the coordinator answers.", nil, nil),
-		epoch: prometheus.NewDesc("grebe_placement_epoch", "Epoch of the map that says which node owns which item; 0: there is none.",
+		epoch: prometheus.NewDesc("grebe_placement_epoch",
+			"Epoch of the map that says which node owns which item; 0: there is none.",
 			[]string{"model"}, nil),
 		age: prometheus.NewDesc("grebe_residency_age_seconds",
 			"How old the newest proof is that the index of a node's KV is up to date.", []string{"node", "model"}, nil),
@@ -47,7 +50,8 @@ func (m *metrics) register(r *prometheus.Registry) error {
 	all := []prometheus.Collector{m, m.total, m.errors, m.offers}
 	if l := m.c.cfg.Limits; l != nil {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "grebe_limit_share", Help: "Share of keys' limits that the members in reach have: below 1 while a member does not answer.",
+			Name: "grebe_limit_share", Help: "Share of keys' limits that the members in reach have: below 1 while a member " +
+				"does not answer.",
 		}, l.LimitShare))
 	}
 	for _, c := range all {

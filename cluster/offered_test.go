@@ -54,7 +54,8 @@ func TestNothingIsOfferedBeforeReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	early, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), modelHeader, "m"), 200*time.Millisecond)
+	early, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), modelHeader, "m"),
+		200*time.Millisecond)
 	defer cancel()
 	stream, err := clusterv1.NewFeedClient(client).Subscribe(early)
 	if err != nil {

@@ -29,7 +29,8 @@ type job struct {
 	done   chan struct{}
 }
 
-// begin starts the job of a cache's store, unless another cache of the store has. end MUST be called before the store is stopped.
+// begin starts the job of a cache's store, unless another cache of the store has. end MUST be called before the store
+// is stopped.
 func (b *blocks) begin(f *fleet, s peer.Space, cache *reuse.Cache) (end func()) {
 	store := cache.Store()
 	b.mu.Lock()
@@ -179,11 +180,13 @@ func (h *holders) Send(ctx context.Context, member string, o *offer.Offer) (busy
 		return false, errGone
 	}
 	req := &clusterv1.OfferRequest{
-		Node: o.Node, Model: h.f.model.Name, Digest: h.space.Model, Numerics: h.space.Numerics, Format: h.space.Format, Shown: o.Shown,
+		Node: o.Node, Model: h.f.model.Name, Digest: h.space.Model, Numerics: h.space.Numerics, Format: h.space.Format,
+		Shown: o.Shown,
 	}
 	for i := range o.Blocks {
 		b := &o.Blocks[i]
-		req.Keys, req.Tokens, req.Digests = append(req.Keys, b.Key[:]...), append(req.Tokens, uint32(b.Tokens)), append(req.Digests, b.Digest)
+		req.Keys, req.Tokens, req.Digests = append(req.Keys, b.Key[:]...), append(req.Tokens, uint32(b.Tokens)),
+			append(req.Digests, b.Digest)
 	}
 	resp, err := clusterv1.NewPeerClient(n.conn).Offer(ctx, req)
 	result := "sent"
@@ -215,7 +218,8 @@ func (p probes) Offer(_ context.Context, r *clusterv1.OfferRequest) (*clusterv1.
 func offered(r *clusterv1.OfferRequest) (*offer.Offer, error) {
 	n := len(r.Tokens)
 	if n > offer.Most || len(r.Keys) != n*len(plan.Key{}) || len(r.Digests) != n || r.Node == "" {
-		return nil, fmt.Errorf("cluster: an offer of %d blocks with %d bytes of keys and %d digests", n, len(r.Keys), len(r.Digests))
+		return nil, fmt.Errorf("cluster: an offer of %d blocks with %d bytes of keys and %d digests", n, len(r.Keys),
+			len(r.Digests))
 	}
 	o := &offer.Offer{Node: r.Node, Shown: r.Shown, Blocks: make([]offer.Block, n)}
 	for i := range o.Blocks {

@@ -50,7 +50,8 @@ func FuzzOffered(f *testing.F) {
 func TestClass(t *testing.T) {
 	c := &listing{}
 	add := func(id, role, class string) {
-		data, err := member.Record{ID: id, Boot: "b", Peer: "p", Protocol: member.Protocol{Min: 1, Max: 1}, Roles: []string{role},
+		data, err := member.Record{ID: id, Boot: "b", Peer: "p", Protocol: member.Protocol{Min: 1, Max: 1},
+			Roles:  []string{role},
 			Models: []member.Model{{Name: "m", Digest: "d", Format: "f", Numerics: class}}}.Encode()
 		if err != nil {
 			t.Fatal(err)

@@ -32,7 +32,8 @@ func (c *Cluster) startPlacement() {
 		return
 	}
 	j := &place.Job{
-		Self: c.cfg.Node + "/" + c.boot, Coordinator: c.cfg.Coordinator, Nodes: c.owners, Heat: c.heat, TTL: c.cfg.Lease, Log: c.cfg.Log,
+		Self: c.cfg.Node + "/" + c.boot, Coordinator: c.cfg.Coordinator, Nodes: c.owners, Heat: c.heat, TTL: c.cfg.Lease,
+		Log: c.cfg.Log,
 	}
 	for _, f := range c.groups {
 		j.Models = append(j.Models, f.model.Name)
@@ -44,7 +45,8 @@ func (c *Cluster) startPlacement() {
 	})
 }
 
-// owners returns the nodes that may own a model's items: those of the class that most nodes have, because others cannot use their KV.
+// owners returns the nodes that may own a model's items: those of the class that most nodes have, because others cannot
+// use their KV.
 func (c *Cluster) owners(model string) []place.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +71,8 @@ func (c *Cluster) owners(model string) []place.Node {
 	return by[best]
 }
 
-// Index returns the part of the catalog that this node computes ahead of requests: the items that it owns, and those that all nodes hold.
+// Index returns the part of the catalog that this node computes ahead of requests: the items that it owns, and those
+// that all nodes hold.
 func (c *Cluster) Index(model string) ahead.Share {
 	f := c.fleets[model]
 	if f == nil {
@@ -78,7 +81,8 @@ func (c *Cluster) Index(model string) ahead.Share {
 	m := f.places.Load()
 	if m == nil || !place.Has(m, c.cfg.Node) {
 		// A node of another class than the owners' never becomes one, and cannot use their KV.
-		alone := m != nil && !slices.ContainsFunc(c.owners(f.model.Name), func(n place.Node) bool { return n.ID == c.cfg.Node })
+		alone := m != nil && !slices.ContainsFunc(c.owners(f.model.Name),
+			func(n place.Node) bool { return n.ID == c.cfg.Node })
 		return ahead.Share{Wait: !alone}
 	}
 	hot := f.hot.Load()

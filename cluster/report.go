@@ -28,7 +28,8 @@ func (c *Cluster) Status() *status.Cluster {
 	for i := range members {
 		m := &members[i]
 		n := status.Node{
-			ID: m.ID, State: m.State.String(), Drained: m.Drained, Roles: m.Roles, API: m.API, Peer: m.Peer, Boot: m.Boot, Zone: m.Zone,
+			ID: m.ID, State: m.State.String(), Drained: m.Drained, Roles: m.Roles, API: m.API, Peer: m.Peer, Boot: m.Boot,
+			Zone:        m.Zone,
 			ProtocolMin: m.Protocol.Min, ProtocolMax: m.Protocol.Max, Keys: m.Keys,
 		}
 		if err := c.understands(&m.Record); err != nil {
@@ -68,7 +69,8 @@ func (f *fleet) report(n *status.Node, m *status.Model) {
 	}
 	now := f.c.now()
 	seen := f.router.Seen(s.number, now)
-	m.BacklogMs, m.ErrorMs, m.Known, m.Entries = seen.Backlog, seen.Error, f.router.Index().Known(s.number), f.router.Index().Held(s.number)
+	m.BacklogMs, m.ErrorMs, m.Known, m.Entries = seen.Backlog, seen.Error, f.router.Index().Known(s.number),
+		f.router.Index().Held(s.number)
 	m.AgeMs = ms(now - seen.Heard)
 	n.Ejected = n.Ejected || seen.Ejected
 	if m.AgeMs > ms(time.Hour) || seen.Heard == 0 {

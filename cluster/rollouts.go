@@ -23,8 +23,8 @@ import (
 	"grebe/serve"
 )
 
-// rolloutKey begins the keys of changes of checkpoints: one record per model, the last one. The driver writes it before every
-// step, by compare-and-swap. A driver whose record was taken over can begin no further step.
+// rolloutKey begins the keys of changes of checkpoints: one record per model, the last one. The driver writes it before
+// every step, by compare-and-swap. A driver whose record was taken over can begin no further step.
 const rolloutKey = "rollouts/"
 
 // rollouts are the changes of checkpoints that this process knows of. The zero value is ready.
@@ -47,7 +47,8 @@ type drive struct {
 // askWithin bounds a question to a node.
 const askWithin = 2 * time.Second
 
-// pollEvery is the time between two looks at a node that changes. A node that was not reached for lostAfter counts as dead.
+// pollEvery is the time between two looks at a node that changes. A node that was not reached for lostAfter counts as
+// dead.
 const (
 	pollEvery = 100 * time.Millisecond
 	lostAfter = 10 * time.Second
@@ -55,7 +56,8 @@ const (
 
 // RollOut implements serve.Fleet: it changes a model's checkpoint on all nodes, one after the other, this one first. A
 // rollback during a reload that this process drives ends that reload.
-func (c *Cluster) RollOut(ctx context.Context, model string, back bool) (wait func(context.Context) *grebev1.Rollout, err error) {
+func (c *Cluster) RollOut(ctx context.Context, model string,
+	back bool) (wait func(context.Context) *grebev1.Rollout, err error) {
 	d := &drive{model: model, ended: make(chan struct{})}
 	c.rolls.mu.Lock()
 	if now := c.rolls.mine[model]; now != nil {
@@ -64,7 +66,8 @@ func (c *Cluster) RollOut(ctx context.Context, model string, back bool) (wait fu
 			now.ask()
 			return now.wait, nil
 		}
-		return nil, serve.Errorf(serve.Conflict, "", "model %q is being changed on all nodes: GET /v1/models/%s shows how far that is", model, model)
+		return nil, serve.Errorf(serve.Conflict, "", "model %q is being changed on all nodes: GET /v1/models/%s shows how "+
+			"far that is", model, model)
 	}
 	if c.rolls.mine == nil {
 		c.rolls.mine = map[string]*drive{}
@@ -107,7 +110,8 @@ func (c *Cluster) endRollout(d *drive) {
 // beginRollout finds out who takes part, and claims the model's record.
 func (c *Cluster) beginRollout(ctx context.Context, d *drive, back bool) error {
 	away := func(err error) error {
-		return serve.Errorf(serve.Unavailable, "", "the coordinator does not answer: %v. With \"scope\": \"node\" this node alone is changed", err)
+		return serve.Errorf(serve.Unavailable, "", "the coordinator does not answer: %v. With \"scope\": \"node\" this "+
+			"node alone is changed", err)
 	}
 	e, err := c.cfg.Coordinator.Get(ctx, rolloutKey+d.model)
 	if err != nil {
@@ -120,7 +124,8 @@ func (c *Cluster) beginRollout(ctx context.Context, d *drive, back bool) error {
 		}
 	}
 	if api, alive := c.alive(last.Driver, last.Boot); alive && last.State == rollout.Running && last.Driver != c.cfg.Node {
-		return serve.Errorf(serve.Conflict, "", "node %s changes model %q on all nodes: it can be rolled back there, at %s", last.Driver, d.model, api)
+		return serve.Errorf(serve.Conflict, "", "node %s changes model %q on all nodes: it can be rolled back there, at %s",
+			last.Driver, d.model, api)
 	}
 	found := c.findCheckpoints(ctx, d.model)
 	var r *rollout.Record
@@ -200,7 +205,8 @@ func (c *Cluster) change(ctx context.Context, id, model string, back bool) (*clu
 }
 
 // atNode asks another node, or this one.
-func (c *Cluster) atNode(ctx context.Context, id string, there func(context.Context, clusterv1.PeerClient) (*clusterv1.Checkpoint, error),
+func (c *Cluster) atNode(ctx context.Context, id string,
+	there func(context.Context, clusterv1.PeerClient) (*clusterv1.Checkpoint, error),
 	here func() (*clusterv1.Checkpoint, error)) (*clusterv1.Checkpoint, error) {
 	if id == c.cfg.Node {
 		return here()
@@ -239,11 +245,13 @@ func (c *Cluster) driveRollout(d *drive) {
 			return // a second call finishes it
 		}
 		if res.Error != "" && !res.Unchanged {
-			c.cfg.Log.Error("a node did not change its checkpoint", "model", d.model, "node", id, "back", back, "reason", res.Error)
+			c.cfg.Log.Error("a node did not change its checkpoint", "model", d.model, "node", id, "back", back,
+				"reason", res.Error)
 		}
 		c.update(d, func(r *rollout.Record) { r.Ended(res) })
 	}
-	c.cfg.Log.Info("the change of a checkpoint on all nodes ended", "model", d.model, "state", d.record.State, "reason", d.record.Error)
+	c.cfg.Log.Info("the change of a checkpoint on all nodes ended", "model", d.model, "state", d.record.State,
+		"reason", d.record.Error)
 }
 
 func (c *Cluster) update(d *drive, f func(*rollout.Record)) {
@@ -252,8 +260,8 @@ func (c *Cluster) update(d *drive, f func(*rollout.Record)) {
 	f(d.record)
 }
 
-// publish writes the record. It returns false if this process no longer drives the change. With must it waits for the coordinator:
-// without its word no step may begin.
+// publish writes the record. It returns false if this process no longer drives the change. With must it waits for the
+// coordinator: without its word no step may begin.
 func (c *Cluster) publish(d *drive, must bool) bool {
 	var data []byte
 	c.update(d, func(r *rollout.Record) { data = r.Encode() })
@@ -374,7 +382,8 @@ func (c *Cluster) ownCheckpoint(model string) (*clusterv1.Checkpoint, error) {
 	}
 	c.announce() // others see at once what serves here
 	return &clusterv1.Checkpoint{
-		Boot: c.boot, Version: p.Version, Before: p.Before, State: p.State, Progress: p.Progress, Error: p.Error, Ended: p.Ended,
+		Boot: c.boot, Version: p.Version, Before: p.Before, State: p.State, Progress: p.Progress, Error: p.Error,
+		Ended:     p.Ended,
 		Unchanged: p.Unchanged,
 	}, nil
 }
@@ -394,7 +403,8 @@ func (p probes) GetCheckpoint(_ context.Context, q *clusterv1.GetCheckpointReque
 }
 
 // ChangeCheckpoint begins this node's turn.
-func (p probes) ChangeCheckpoint(_ context.Context, q *clusterv1.ChangeCheckpointRequest) (*clusterv1.Checkpoint, error) {
+func (p probes) ChangeCheckpoint(_ context.Context,
+	q *clusterv1.ChangeCheckpointRequest) (*clusterv1.Checkpoint, error) {
 	return p.c.changeOwn(q.Model, q.Back)
 }
 
@@ -435,7 +445,8 @@ func (c *Cluster) compareRollouts(seen map[string]rollout.Record) {
 			}
 		}
 		if ok && want != "" && o.Version != want && r.State != rollout.Running {
-			c.cfg.Log.Warn("other nodes have another checkpoint of a model since the last change: reload it, or give this node the same files",
+			c.cfg.Log.Warn("other nodes have another checkpoint of a model since the last change: reload it, or give this "+
+				"node the same files",
 				"model", model, "version", o.Version, "others", want, "change", r.State)
 		}
 	}
@@ -479,7 +490,8 @@ func (c *Cluster) rollouts() (out []status.Rollout) {
 	slices.Sort(models)
 	for _, model := range models {
 		r, _ := c.rolls.find(model)
-		s := status.Rollout{Model: r.Model, State: r.State, Driver: r.Driver, Back: r.Back, To: r.To, Error: r.Error, Nodes: []status.RolloutNode{}}
+		s := status.Rollout{Model: r.Model, State: r.State, Driver: r.Driver, Back: r.Back, To: r.To, Error: r.Error,
+			Nodes: []status.RolloutNode{}}
 		if _, alive := c.alive(r.Driver, r.Boot); r.State == rollout.Running && !alive {
 			s.Error = cmp.Or(s.Error, r.Driver+" died while it made the change: reload or roll back again to finish it")
 		}

@@ -135,7 +135,8 @@ func TestRollOutReturns(t *testing.T) {
 		n.local.files.set(func(c *checkpoints) { c.want = "v2" })
 	}
 	nodes[2].local.files.set(func(c *checkpoints) { c.fail = "the new checkpoint does not answer" })
-	if r := roll(t, nodes[0], false); r.State != rollout.RolledBack || r.Error != "n3: the new checkpoint does not answer" {
+	if r := roll(t, nodes[0], false); r.State != rollout.RolledBack ||
+		r.Error != "n3: the new checkpoint does not answer" {
 		t.Fatalf("ended as %v", r)
 	}
 	serving(t, nodes[2], "v1", "v1", "v1")
@@ -160,7 +161,8 @@ func TestRollOutIsInterrupted(t *testing.T) {
 			t.Errorf("a second change at node %d: %v", i, err)
 		}
 	}
-	if r := roll(t, nodes[0], true); r.State != rollout.Failed || !strings.Contains(r.Error, "rolled back during its trial") {
+	if r := roll(t, nodes[0], true); r.State != rollout.Failed ||
+		!strings.Contains(r.Error, "rolled back during its trial") {
 		t.Errorf("ended as %v", r)
 	}
 	serving(t, nodes[1], "v1", "v1", "v1")

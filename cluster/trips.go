@@ -8,16 +8,16 @@ import (
 // tripSpan is the time in which the shortest round trip counts.
 const tripSpan = 5 * time.Second
 
-// trips is what was measured of the round trips to a node. The shortest one of the last seconds counts: longer ones waited for
-// something else.
+// trips is what was measured of the round trips to a node. The shortest one of the last seconds counts: longer ones
+// waited for something else.
 type trips struct {
 	shortest [2]float64 // milliseconds, in this span and in the one before it
 	count    [2]int     // of round trips
 	since    time.Duration
 }
 
-// enough is the number of round trips that show the shortest one. Of fewer, even the shortest may have waited for something else, and a
-// node that seemed far away would get no requests that show that it is near.
+// enough is the number of round trips that show the shortest one. Of fewer, even the shortest may have waited for
+// something else, and a node that seemed far away would get no requests that show that it is near.
 const (
 	enough = 8
 	far    = 5 // milliseconds, which few round trips show, too
@@ -40,8 +40,8 @@ func (t *trips) add(ms float64, now time.Duration) float64 {
 // sure reports whether so long a round trip shows how far away a node is, where the nearest one is near.
 func (t *trips) sure(ms, near float64) bool { return t.count[0]+t.count[1] >= enough || ms >= near+far }
 
-// old reports whether nothing was measured for long. A node that seemed to be far away gets no requests that could show that it is
-// near again.
+// old reports whether nothing was measured for long. A node that seemed to be far away gets no requests that could show
+// that it is near again.
 func (t *trips) old(now time.Duration) bool { return now-t.since >= 2*tripSpan }
 
 // nearest returns the shortest round trip to another node. The caller holds the lock.

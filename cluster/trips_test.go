@@ -25,7 +25,8 @@ func TestShortestTripCounts(t *testing.T) {
 	}
 }
 
-// A few round trips do not show that a node is a little further away than others: they show only that it is much further.
+// A few round trips do not show that a node is a little further away than others: they show only that it is much
+// further.
 func TestFewTripsShowLittle(t *testing.T) {
 	var x trips
 	for i := range enough {

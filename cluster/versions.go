@@ -10,7 +10,8 @@ import (
 	"grebe/cluster/member"
 )
 
-// understands returns an error if this process and a member have no common version of the protocol. They exchange nothing then.
+// understands returns an error if this process and a member have no common version of the protocol. They exchange
+// nothing then.
 func (c *Cluster) understands(r *member.Record) error {
 	if _, ok := c.speaks.Common(r.Protocol); ok {
 		return nil
@@ -22,8 +23,8 @@ func (c *Cluster) understands(r *member.Record) error {
 // checkWithin bounds the look at the other members before this process joins them.
 const checkWithin = 2 * time.Second
 
-// checkVersions returns an error if a registered member has no common version with this process. A coordinator that does not
-// answer is no error: members that join meanwhile are compared when their records are seen.
+// checkVersions returns an error if a registered member has no common version with this process. A coordinator that
+// does not answer is no error: members that join meanwhile are compared when their records are seen.
 func (c *Cluster) checkVersions() error {
 	ctx, cancel := context.WithTimeout(c.ctx, checkWithin)
 	defer cancel()
@@ -44,7 +45,8 @@ func (c *Cluster) checkVersions() error {
 	return nil
 }
 
-// accepted returns the members that this process talks to. It logs each process that it refuses once. The caller holds the lock.
+// accepted returns the members that this process talks to. It logs each process that it refuses once. The caller holds
+// the lock.
 func (c *Cluster) accepted(members []member.Member) []member.Member {
 	out, there := members[:0], map[string]bool{}
 	for i := range members {

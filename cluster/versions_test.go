@@ -43,8 +43,9 @@ func TestStartsOfOtherVersionsAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := Open(Config{Name: "test", Node: name, Listener: l, Peer: l.Addr().String(), Coordinator: s.Open(), Routing: route.RoundRobin,
-			Models: []Model{{Name: "m", Group: "m", Numerics: "test"}}, Users: 64, Items: 64})
+		c, err := Open(Config{Name: "test", Node: name, Listener: l, Peer: l.Addr().String(), Coordinator: s.Open(),
+			Routing: route.RoundRobin,
+			Models:  []Model{{Name: "m", Group: "m", Numerics: "test"}}, Users: 64, Items: 64})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +54,8 @@ func TestStartsOfOtherVersionsAreRefused(t *testing.T) {
 		return c
 	}
 	err := open("n2").Start(&local{})
-	const want = "n1 speaks version 1 of the protocol between members and n2 versions 8 to 9: upgrade one release at a time"
+	const want = "n1 speaks version 1 of the protocol between members and n2 versions 8 to 9: upgrade one release at a " +
+		"time"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}

@@ -26,7 +26,8 @@ import (
 	feedwire "grebe/cluster/feed/wire"
 )
 
-// wire is how other members reach this process: one address for gRPC (feeds, the catalog, probes), forwarded requests and blocks of KV.
+// wire is how other members reach this process: one address for gRPC (feeds, the catalog, probes), forwarded requests
+// and blocks of KV.
 type wire struct {
 	c    *Cluster
 	grpc *grpc.Server
@@ -44,7 +45,8 @@ const maxMessage = call.MaxMessage
 
 // reconnect has a node that comes back used within about a second.
 var reconnect = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: time.Second},
+	Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: .2,
+		MaxDelay: time.Second},
 	MinConnectTimeout: time.Second,
 }
 
@@ -107,7 +109,8 @@ func (w *wire) begin(conn net.Conn) bool {
 // preface begins every connection of gRPC.
 var preface = []byte("PRI ")
 
-// sort gives a connection to gRPC, the requests or the blocks. With TLS, the other side has shown that it is a member by then.
+// sort gives a connection to gRPC, the requests or the blocks. With TLS, the other side has shown that it is a member
+// by then.
 func (w *wire) sort(raw net.Conn, in, blocks *inbox) {
 	conn, err := w.greet(raw)
 	w.mu.Lock()
@@ -166,7 +169,8 @@ func (w *wire) open(s *feed.Secret) {
 		return
 	}
 	for _, f := range w.c.groups {
-		w.feeds[f.model.Name] = feedwire.NewServer(feedwire.ServerConfig{Publisher: feed.NewPublisher(w.c.cfg.Node, *s, f, f.load), Clock: w.c.now})
+		w.feeds[f.model.Name] = feedwire.NewServer(feedwire.ServerConfig{
+			Publisher: feed.NewPublisher(w.c.cfg.Node, *s, f, f.load), Clock: w.c.now})
 	}
 }
 

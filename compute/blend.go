@@ -61,7 +61,8 @@ func (b *Batch) CheckParts(s *Shape, parts []Part) error {
 			return fmt.Errorf("compute: part %d writes tokens %d to %d of segment %d, which computes %d to %d",
 				i, p.At, p.At+p.Tokens, p.Segment, g.Cached, g.Len)
 		}
-		if c := &p.From; p.First < 0 || p.First > c.Tokens-p.Tokens || c.Transient || c.size() < s.ChunkBytes(c.Tokens, false) {
+		if c := &p.From; p.First < 0 || p.First > c.Tokens-p.Tokens || c.Transient ||
+			c.size() < s.ChunkBytes(c.Tokens, false) {
 			return fmt.Errorf("compute: part %d reads tokens %d to %d of a chunk for %d in %d bytes",
 				i, p.First, p.First+p.Tokens, c.Tokens, c.size())
 		}
@@ -89,7 +90,8 @@ func (b *Batch) CheckKept(s *Shape, rows []int32) error {
 		return nil
 	}
 	if s.KV == FP8 || s.Pointwise != nil {
-		return fmt.Errorf("compute: only %d of %d rows were kept, and KV in %v does not stand in for the others", len(rows), len(b.Tokens), s.KV)
+		return fmt.Errorf("compute: only %d of %d rows were kept, and KV in %v does not stand in for the others", len(rows),
+			len(b.Tokens), s.KV)
 	}
 	for i := range b.Segments {
 		g, kept := &b.Segments[i], 0

@@ -221,8 +221,8 @@ type Segment struct {
 	First  int
 	Cached int
 	Len    int
-	// Sees are indices into Batch.Segments, lower than this segment's own. A segment that is listed twice counts as two with
-	// equal KV; where a Blender goes on with some rows, each is listed once.
+	// Sees are indices into Batch.Segments, lower than this segment's own. A segment that is listed twice counts as two
+	// with equal KV; where a Blender goes on with some rows, each is listed once.
 	Sees   []int32
 	Chunks []Chunk // in order, together room for Len tokens; only the last may have room to spare
 

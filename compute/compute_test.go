@@ -19,7 +19,8 @@ func valid() *Batch {
 		Segments: []Segment{
 			{Cached: 5, Len: 6, Chunks: []Chunk{chunk(4), chunk(4)}},
 			{First: 1, Sees: []int32{0}},
-			{First: 1, Len: 2, Sees: []int32{0}, Chunks: []Chunk{{Bytes: make([]byte, small.ChunkBytes(2, true)), Tokens: 2, Transient: true}}},
+			{First: 1, Len: 2, Sees: []int32{0}, Chunks: []Chunk{
+				{Bytes: make([]byte, small.ChunkBytes(2, true)), Tokens: 2, Transient: true}}},
 			{First: 3, Len: 1, Sees: []int32{0, 1, 2}, Chunks: []Chunk{chunk(1)}},
 		},
 	}
@@ -59,12 +60,17 @@ func TestValidateRefuses(t *testing.T) {
 		{"segment 2 sees segment -1", func(b *Batch) { b.Segments[2].Sees = []int32{-1} }},
 		{"segment 3: chunks for 0 of 1 tokens", func(b *Batch) { b.Segments[3].Chunks = nil }},
 		{"segment 0: chunks for 4 of 6 tokens", func(b *Batch) { b.Segments[0].Chunks = b.Segments[0].Chunks[:1] }},
-		{"segment 0: chunk 2 is beyond its 6 tokens", func(b *Batch) { b.Segments[0].Chunks = append(b.Segments[0].Chunks, chunk(1)) }},
+		{"segment 0: chunk 2 is beyond its 6 tokens", func(b *Batch) {
+			b.Segments[0].Chunks = append(b.Segments[0].Chunks, chunk(1))
+		}},
 		{"segment 1: chunk 0 is beyond its 0 tokens", func(b *Batch) { b.Segments[1].Chunks = []Chunk{chunk(1)} }},
-		{"segment 3 chunk 0: 15 bytes for 1 tokens, want 16", func(b *Batch) { c := &b.Segments[3].Chunks[0]; c.Bytes = c.Bytes[1:] }},
+		{"segment 3 chunk 0: 15 bytes for 1 tokens, want 16",
+			func(b *Batch) { c := &b.Segments[3].Chunks[0]; c.Bytes = c.Bytes[1:] }},
 		{"segment 2 chunk 0: 16 bytes for 2 tokens, want 32", func(b *Batch) { b.Segments[2].Chunks[0].Transient = false }},
 		{"segment 3 chunk 0: 16 bytes for 0 tokens", func(b *Batch) { b.Segments[3].Chunks[0].Tokens = 0 }},
-		{"segments compute 4 rows of 5", func(b *Batch) { b.Tokens, b.Positions = append(b.Tokens, 0), append(b.Positions, 0) }},
+		{"segments compute 4 rows of 5", func(b *Batch) {
+			b.Tokens, b.Positions = append(b.Tokens, 0), append(b.Positions, 0)
+		}},
 		{"segments compute 3 rows of 4", func(b *Batch) { b.Segments = b.Segments[:3] }},
 	} {
 		b := valid()

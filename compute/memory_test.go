@@ -13,11 +13,13 @@ func TestValidateFarChunks(t *testing.T) {
 	if err := b.Validate(&small); err != nil {
 		t.Error(err)
 	}
-	if err := b.ValidateHost(&small); err == nil || !strings.Contains(err.Error(), "segment 3 chunk 0 at 0x1000 is not in the host's memory") {
+	if err := b.ValidateHost(&small); err == nil || !strings.Contains(err.Error(),
+		"segment 3 chunk 0 at 0x1000 is not in the host's memory") {
 		t.Errorf("got %v, want an error that names the chunk", err)
 	}
 	c.Size--
-	if err := b.Validate(&small); err == nil || !strings.Contains(err.Error(), "segment 3 chunk 0: 15 bytes for 1 tokens, want 16") {
+	if err := b.Validate(&small); err == nil || !strings.Contains(err.Error(),
+		"segment 3 chunk 0: 15 bytes for 1 tokens, want 16") {
 		t.Errorf("got %v, want an error about a byte too few", err)
 	}
 	*c = Chunk{Size: 16, Tokens: 1} // nowhere

@@ -29,8 +29,8 @@ type Tree interface {
 
 // Trees is a Device whose runners may be Searchers.
 type Trees interface {
-	// Tree copies a tree to the device. The items of leaf n are items[n] … items[n+1]-1; without items each leaf has one.
-	// Neither levels nor items are used after the return.
+	// Tree copies a tree to the device. The items of leaf n are items[n] … items[n+1]-1; without items each leaf has
+	// one. Neither levels nor items are used after the return.
 	Tree(levels []TreeLevel, items []uint32) (Tree, error)
 }
 
@@ -95,7 +95,8 @@ type Searcher interface {
 // Validate checks a search against the batch that it follows.
 func (s *Search) Validate(b *Batch) error {
 	if s.Tree == nil || len(s.Widths) != s.Tree.Depth() || len(s.Prompts) == 0 {
-		return fmt.Errorf("compute: a search of %d levels for %d prompts does not fit its tree", len(s.Widths), len(s.Prompts))
+		return fmt.Errorf("compute: a search of %d levels for %d prompts does not fit its tree", len(s.Widths),
+			len(s.Prompts))
 	}
 	for l, w := range s.Widths {
 		if w < 1 || w > MaxBeams {
@@ -106,7 +107,8 @@ func (s *Search) Validate(b *Batch) error {
 	for i := range s.Prompts {
 		p := &s.Prompts[i]
 		if p.Row <= last || int(p.Row) >= len(b.Tokens) || p.Position < 0 {
-			return fmt.Errorf("compute: prompt %d ends at row %d of %d, after row %d, with position %d to follow", i, p.Row, len(b.Tokens), last, p.Position)
+			return fmt.Errorf("compute: prompt %d ends at row %d of %d, after row %d, with position %d to follow", i, p.Row,
+				len(b.Tokens), last, p.Position)
 		}
 		last = p.Row
 		for _, g := range p.Sees {
@@ -124,7 +126,8 @@ func (s *Search) Validate(b *Batch) error {
 func (l *Limits) validate(s *Search) error {
 	depth := len(s.Widths)
 	if l.Dead != nil && len(l.Dead) != depth || l.Widths != nil && len(l.Widths) != depth || l.TopK < 0 {
-		return fmt.Errorf("limits of %d and %d levels, of %d, and %d continuations", len(l.Dead), len(l.Widths), depth, l.TopK)
+		return fmt.Errorf("limits of %d and %d levels, of %d, and %d continuations", len(l.Dead), len(l.Widths), depth,
+			l.TopK)
 	}
 	for i, w := range l.Widths {
 		if w < 1 || w > s.Widths[i] {
@@ -156,8 +159,10 @@ func ValidateItems(levels []TreeLevel, items []uint32) error {
 
 // Validate checks that a level is one of a tree, and that its codes have tokens.
 func (l *TreeLevel) Validate() error {
-	if l.Size < 1 || len(l.Starts) < 2 || l.Starts[0] != 0 || int(l.Starts[len(l.Starts)-1]) != len(l.Codes) || len(l.Tokens) != l.Size {
-		return fmt.Errorf("compute: a level of %d codes, %d nodes, %d starts and %d tokens", l.Size, len(l.Codes), len(l.Starts), len(l.Tokens))
+	if l.Size < 1 || len(l.Starts) < 2 || l.Starts[0] != 0 || int(l.Starts[len(l.Starts)-1]) != len(l.Codes) ||
+		len(l.Tokens) != l.Size {
+		return fmt.Errorf("compute: a level of %d codes, %d nodes, %d starts and %d tokens", l.Size, len(l.Codes),
+			len(l.Starts), len(l.Tokens))
 	}
 	for node, code := range l.Codes {
 		if int(code) >= l.Size {

@@ -38,7 +38,8 @@ func (p *Pointwise) ScaleOf(s *Segment) float32 {
 func (s *Shape) CheckPointwise() error {
 	p := s.Pointwise
 	if s.Layers < 1 || s.Hidden < 1 || s.Heads < 1 || s.Heads != s.KVHeads || s.HeadDim < 2 || s.HeadDim%2 != 0 {
-		return fmt.Errorf("compute: %d layers of width %d with %d heads of %d (KV: %d)", s.Layers, s.Hidden, s.Heads, s.HeadDim, s.KVHeads)
+		return fmt.Errorf("compute: %d layers of width %d with %d heads of %d (KV: %d)", s.Layers, s.Hidden, s.Heads,
+			s.HeadDim, s.KVHeads)
 	}
 	if p.Alpha == 0 || p.Window < 0 || p.Context < 0 {
 		return fmt.Errorf("compute: pointwise attention %+v makes no sense", *p)

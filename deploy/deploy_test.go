@@ -82,7 +82,8 @@ func TestGrafana(t *testing.T) {
 		}
 		ids[p.ID] = true
 		for _, g := range p.Targets {
-			if strings.Count(g.Expr, "(") != strings.Count(g.Expr, ")") || strings.Count(g.Expr, "{") != strings.Count(g.Expr, "}") {
+			if strings.Count(g.Expr, "(") != strings.Count(g.Expr, ")") ||
+				strings.Count(g.Expr, "{") != strings.Count(g.Expr, "}") {
 				t.Errorf("panel %q: unbalanced %s", p.Title, g.Expr)
 			}
 		}
@@ -106,7 +107,8 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, g := range d.Groups {
 		for _, r := range g.Rules {
-			if r.Expr == "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			if r.Expr == "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" ||
+				r.Annotations["description"] == "" {
 				t.Errorf("alert %s: wants an expression, a severity, a summary and what to do", r.Alert)
 			}
 		}
@@ -127,7 +129,8 @@ func TestDockerfile(t *testing.T) {
 
 func TestUnit(t *testing.T) {
 	text := read(t, "grebe.service")
-	for _, want := range []string{"ExecReload=/bin/kill -HUP", "KillSignal=SIGTERM", "DynamicUser=yes", "Restart=on-failure"} {
+	for _, want := range []string{"ExecReload=/bin/kill -HUP", "KillSignal=SIGTERM", "DynamicUser=yes",
+		"Restart=on-failure"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in the unit", want)
 		}

@@ -172,7 +172,8 @@ var requests = func() schedule.PrefillModel {
 	var samples []schedule.Sample
 	for i := 1; i < 40; i++ {
 		rows, n := i*5, 1+i%4
-		samples = append(samples, schedule.Sample{Rows: rows, Keys: rows * (1 + i%7), Requests: n, Ms: float64(1 + rows + 10*n)})
+		samples = append(samples, schedule.Sample{Rows: rows, Keys: rows * (1 + i%7), Requests: n,
+			Ms: float64(1 + rows + 10*n)})
 	}
 	m, err := schedule.Fit(samples)
 	if err != nil {

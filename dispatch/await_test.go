@@ -12,7 +12,8 @@ import (
 	"grebe/plan"
 )
 
-// needs are segments that requests of a scenario share, and which of them were computed. The real thing is tested in package serve.
+// needs are segments that requests of a scenario share, and which of them were computed. The real thing is tested in
+// package serve.
 type needs struct {
 	mu    sync.Mutex
 	named map[string]*engine.Underway
@@ -46,8 +47,8 @@ func (n *needs) job(c *scripttest.Command) *engine.Job {
 
 var errScripted = errors.New("failed")
 
-// run computes jobs that share segments: a millisecond for the batch, and one per token that is not known. It reports whether
-// there are any.
+// run computes jobs that share segments: a millisecond for the batch, and one per token that is not known. It reports
+// whether there are any.
 func (n *needs) run(jobs []*engine.Job, out []engine.Outcome) bool {
 	rows, computes := 1, map[*engine.Underway]bool{}
 	n.mu.Lock()

@@ -210,7 +210,8 @@ func TestABatchWaitsForADiskNoLongerThanItSaves(t *testing.T) {
 		}
 		start = time.Now()
 		// The read takes 30 ms instead of 10: the batch waits for 20 of them.
-		if _, err := d.Do(t.Context(), blended(t, 40, known(ms), 30*ms)); err != nil || time.Since(start) > 63*ms || time.Since(start) < 60*ms {
+		if _, err := d.Do(t.Context(), blended(t, 40, known(ms), 30*ms)); err != nil || time.Since(start) > 63*ms ||
+			time.Since(start) < 60*ms {
 			t.Errorf("a disk that is late: %v after %v, want 61 ms", err, time.Since(start))
 		}
 		if m := d.Model(); m.Predict(40, 820, 1) > 43 {
@@ -262,7 +263,8 @@ func TestNobodyWaitsForADiskThatIsMuchSlower(t *testing.T) {
 		wg.Go(func() { _, _ = d.Do(t.Context(), job(400)) })
 		synctest.Wait()
 		start := time.Now()
-		if _, err := d.Do(t.Context(), blended(t, 40, pace, 30*ms, 30*ms, 30*ms, 30*ms)); err != nil || time.Since(start) > 443*ms {
+		if _, err := d.Do(t.Context(), blended(t, 40, pace, 30*ms, 30*ms, 30*ms, 30*ms)); err != nil ||
+			time.Since(start) > 443*ms {
 			t.Errorf("behind a batch of 401 ms, what is read in 120: %v after %v, want 442 ms", err, time.Since(start))
 		}
 		wg.Wait()
@@ -305,6 +307,7 @@ func TestReadsUnderLoad(t *testing.T) {
 	}
 	t.Logf("jobs that read: %v, ahead %v; others: %v, ahead %v", reading[0], reading[1], others[0], others[1])
 	if reading[0] > reading[1]-5*ms || others[0] > others[1]+5*ms {
-		t.Errorf("jobs that read take %v, and %v when all is read ahead; the others %v, and %v", reading[0], reading[1], others[0], others[1])
+		t.Errorf("jobs that read take %v, and %v when all is read ahead; the others %v, and %v", reading[0], reading[1],
+			others[0], others[1])
 	}
 }

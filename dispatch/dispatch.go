@@ -17,9 +17,9 @@
 // the queue without the rest while it can still meet its deadline. If reading is known to take far longer than
 // computing, the job joins the queue at once, and uses only the blocks that arrive in time.
 //
-// If there are several engines, a job may need KV that a batch on another engine is computing. It then stays in the queue
-// until that batch ends, if that is predicted to be sooner than computing the KV once more. If the batch fails, the job
-// computes the KV.
+// If there are several engines, a job may need KV that a batch on another engine is computing. It then stays in the
+// queue until that batch ends, if that is predicted to be sooner than computing the KV once more. If the batch fails,
+// the job computes the KV.
 //
 // Package schedule decides all of this. A Dispatcher calls it under its lock, with the time, and carries out its
 // decisions.
@@ -144,7 +144,8 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatch: %w", err)
 	}
 	d := &Dispatcher{
-		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
+		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost,
+		alarm:   opt.Panicked,
 		waiting: map[uint64]*call{}, model: tuner.Model(), admission: schedule.NewAdmission(b, len(engines)), rec: opt.Record,
 	}
 	if d.aside.engines = opt.Aside; opt.Aside != nil && len(opt.Aside) != len(engines) {
@@ -538,7 +539,8 @@ func (d *Dispatcher) step(b *batch, n int, now time.Duration) (at time.Duration,
 	if d.rec.On() {
 		d.recordStep(n, now, jobs, shed, at)
 	}
-	if len(jobs) == 0 && len(shed) > 0 && d.admission.Tries(d.model.Predict(shed[0].Rows, shed[0].Keys, 1), now, shed[0].Deadline) {
+	if len(jobs) == 0 && len(shed) > 0 && d.admission.Tries(d.model.Predict(shed[0].Rows, shed[0].Keys, 1), now,
+		shed[0].Deadline) {
 		jobs, shed = shed[:1], shed[1:]
 		if d.rec.On() {
 			d.rec.Did("tries", jobs[0].ID)
@@ -623,8 +625,8 @@ func (d *Dispatcher) SetSLO(slo time.Duration) {
 	d.batcher.SetSLO(slo)
 }
 
-// Crowd tells that others compute on the engines' devices too, until leave is called. Until then requests are admitted as
-// if batches took twice as long.
+// Crowd tells that others compute on the engines' devices too, until leave is called. Until then requests are admitted
+// as if batches took twice as long.
 func (d *Dispatcher) Crowd() (leave func()) {
 	add := func(n int) {
 		d.mu.Lock()

@@ -50,7 +50,8 @@ var exact = func() schedule.PrefillModel {
 	var samples []schedule.Sample
 	for i := 1; i < 40; i++ {
 		rows := i * 5
-		samples = append(samples, schedule.Sample{Rows: rows, Keys: rows * (1 + i%7), Requests: 1 + i%4, Ms: float64(1 + rows)})
+		samples = append(samples, schedule.Sample{Rows: rows, Keys: rows * (1 + i%7), Requests: 1 + i%4,
+			Ms: float64(1 + rows)})
 	}
 	m, err := schedule.Fit(samples)
 	if err != nil {

@@ -207,4 +207,5 @@ func measure(e Engine, requests, tokens int) (schedule.Sample, error) {
 }
 
 // ErrNotFinite means that a model's weights make its hidden states NaN or infinite.
-var ErrNotFinite = errors.New("the model does not answer with finite numbers: its weights hold NaN or infinities, or overflow the format")
+var ErrNotFinite = errors.New("the model does not answer with finite numbers: its weights hold NaN or infinities, or " +
+	"overflow the format")

@@ -123,7 +123,8 @@ func TestPrepareMeasuresNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Prepare(ctx, &faulty{hidden: 1, gpu: gpu{seen: map[int]int{1: 2}}}, 1000); !errors.Is(err, context.Canceled) {
+	if err := Prepare(ctx, &faulty{hidden: 1, gpu: gpu{seen: map[int]int{1: 2}}}, 1000); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("after its context ended: %v", err)
 	}
 }
@@ -269,12 +270,16 @@ func TestWhatAProfileMeasures(t *testing.T) {
 		most, positions int
 		want            [][2]int
 	}{
-		{"fast", 10 * time.Microsecond, 8192, 8192, [][2]int{{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
+		{"fast", 10 * time.Microsecond, 8192, 8192, [][2]int{
+			{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
 			{1, 320}, {1, 640}, {1, 1280}, {1, 2560}}},
-		{"short", 10 * time.Microsecond, 8192, 1280, [][2]int{{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
+		{"short", 10 * time.Microsecond, 8192, 1280, [][2]int{
+			{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
 			{1, 320}, {1, 640}, {1, 1280}}},
-		{"of few tokens", 10 * time.Microsecond, 64, 100, [][2]int{{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 8}, {2, 32}, {1, 64}}},
-		{"slower", 100 * time.Microsecond, 8192, 8192, [][2]int{{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
+		{"of few tokens", 10 * time.Microsecond, 64, 100,
+			[][2]int{{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 8}, {2, 32}, {1, 64}}},
+		{"slower", 100 * time.Microsecond, 8192, 8192, [][2]int{
+			{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
 			{1, 320}, {1, 640}}},
 		{"slow", 5 * time.Millisecond, 8192, 8192, [][2]int{{1, 32}, {1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}}},
 	} {
@@ -325,7 +330,8 @@ func TestRunsOfABatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			if best := p.last().Ms; runs != c.runs || best != c.best || p.spent != c.spent {
-				t.Errorf("%s: %d runs, %.0f ms, %v that count; want %d, %.0f, %v", c.name, runs, best, p.spent, c.runs, c.best, c.spent)
+				t.Errorf("%s: %d runs, %.0f ms, %v that count; want %d, %.0f, %v", c.name, runs, best, p.spent, c.runs, c.best,
+					c.spent)
 			}
 		})
 	}
@@ -364,7 +370,8 @@ func TestAProfileHasAnEnd(t *testing.T) {
 
 // The model of times that do not grow has the least time as its fixed cost, and the largest batch's time per row.
 func TestLinear(t *testing.T) {
-	p := profile{samples: []schedule.Sample{{Rows: 32, Keys: 9, Requests: 3, Ms: 5}, {Rows: 10, Keys: 50, Requests: 1, Ms: 2}, {Rows: 100, Keys: 20, Requests: 2, Ms: 4}}}
+	p := profile{samples: []schedule.Sample{{Rows: 32, Keys: 9, Requests: 3, Ms: 5},
+		{Rows: 10, Keys: 50, Requests: 1, Ms: 2}, {Rows: 100, Keys: 20, Requests: 2, Ms: 4}}}
 	want := schedule.PrefillModel{Fixed: 2, Row: .04,
 		Quality: schedule.Quality{Samples: 3, Largest: schedule.Sample{Rows: 100, Keys: 50, Requests: 3, Ms: 5}}}
 	if m := p.linear(); m != want {
@@ -394,7 +401,8 @@ func TestADispatcherLearnsFromOneLikeIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	if was, is := old.Model(), next.Model(); was.Fixed != is.Fixed || was.Row != is.Row || is.Row == first.Row && is.Fixed == first.Fixed {
+	if was, is := old.Model(), next.Model(); was.Fixed != is.Fixed || was.Row != is.Row ||
+		is.Row == first.Row && is.Fixed == first.Fixed {
 		t.Errorf("its model is %+v, want %+v", is, was)
 	}
 	next.mu.Lock()

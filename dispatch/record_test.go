@@ -21,7 +21,8 @@ func TestWhatIsRecorded(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(t *testing.T) {
 		log := record.New(&out, 1<<20)
-		m := schedule.PrefillModel{Fixed: 1, Row: 1, Quality: schedule.Quality{Largest: schedule.Sample{Rows: 100, Keys: 5050, Requests: 1}}}
+		m := schedule.PrefillModel{Fixed: 1, Row: 1, Quality: schedule.Quality{
+			Largest: schedule.Sample{Rows: 100, Keys: 5050, Requests: 1}}}
 		d, err := New([]Engine{&clockworkDisk{}}, Options{SLO: time.Second, Queue: 1, Model: m, Record: log.Room("dispatch")})
 		if err != nil {
 			t.Fatal(err)

@@ -206,7 +206,8 @@ func outcome(err error) string {
 	for _, known := range []struct {
 		err  error
 		what string
-	}{{nil, "answered"}, {ErrShed, "shed"}, {ErrQueueFull, "refused: the queue is full"}, {ErrPanicked, "failed: its batch panicked"},
+	}{{nil, "answered"}, {ErrShed, "shed"}, {ErrQueueFull, "refused: the queue is full"},
+		{ErrPanicked, "failed: its batch panicked"},
 		{context.Canceled, "left"}, {context.DeadlineExceeded, "too late"}, {engine.ErrTooLarge, "too large"}} {
 		if errors.Is(err, known.err) {
 			return known.what

@@ -87,7 +87,8 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	most := max(slabs, (cfg.MaxRows+slabRows-1)/slabRows)
 	c.least = (most + leastShare - 1) / leastShare
 	if slabs < c.least {
-		return nil, fmt.Errorf("embed: a cache of %d rows cannot grow to %d: want at most %d times as many", cfg.Rows, cfg.MaxRows, leastShare)
+		return nil, fmt.Errorf("embed: a cache of %d rows cannot grow to %d: want at most %d times as many", cfg.Rows,
+			cfg.MaxRows, leastShare)
 	}
 	sets, block, err := makeBooks[set](most * c.perSlab)
 	if err != nil {
@@ -128,8 +129,8 @@ func (c *Cache) choose(policy string, rows int) error {
 	return nil
 }
 
-// makeBooks takes memory outside the heap, with huge pages, because a look-up goes to any place of it. The race detector
-// knows locks on the heap only.
+// makeBooks takes memory outside the heap, with huge pages, because a look-up goes to any place of it. The race
+// detector knows locks on the heap only.
 func makeBooks[T any](n int) ([]T, *offheap.Block, error) {
 	if raceBuild {
 		return make([]T, n), &offheap.Block{}, nil
@@ -172,7 +173,8 @@ func (c *Cache) Overhead() float64 {
 
 // Stats returns the counters.
 func (c *Cache) Stats() Stats {
-	s := Stats{Rows: c.Rows(), Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load(), Declined: c.declined.Load(), Retries: c.retries.Load()}
+	s := Stats{Rows: c.Rows(), Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load(),
+		Declined: c.declined.Load(), Retries: c.retries.Load()}
 	switch p := c.chosen.(type) {
 	case *adapted:
 		s.Learned = p.learner.trained.Load()

@@ -224,7 +224,8 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cfg := range []Config{{Rows: 0, RowBytes: 64}, {Rows: 64, RowBytes: 12}, {Rows: 64, RowBytes: 64, Policy: "best"}, {Rows: 1 << 20, RowBytes: 64}} {
+	for _, cfg := range []Config{{Rows: 0, RowBytes: 64}, {Rows: 64, RowBytes: 12},
+		{Rows: 64, RowBytes: 64, Policy: "best"}, {Rows: 1 << 20, RowBytes: 64}} {
 		if _, err := NewCache(p, cfg); err == nil {
 			t.Errorf("%+v: no error", cfg)
 		}

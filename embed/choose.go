@@ -17,7 +17,8 @@ type chooser interface {
 	use(word, now uint64) uint64    // the stamp after another use; takes no lock
 	ask(home int, s *set, h uint64) // for the memory that place looks at
 	hint(home int, s *set)          // asks for more of it, when that which was asked for is there; takes no lock
-	next(home int, s *set) int      // asks for the rest, some time after hint; the slot that place would choose, −1: not known
+	// asks for the rest, some time after hint; the slot that place would choose, −1: not known
+	next(home int, s *set) int
 	removed(home int, s *set, slot int)
 	opened(home int)                      // the set comes into use, empty
 	expect(home int, h, word, now uint64) // a row with that stamp is coming from another set

@@ -46,8 +46,8 @@ func clusterStore(t *testing.T, nodes []*redisserver.Server) *embed.Redis {
 	return r
 }
 
-// A cluster of three nodes is a store like any other. When one is stopped its rows are the default, counted, and those of the others
-// are served; when it is back, so are its rows.
+// A cluster of three nodes is a store like any other. When one is stopped its rows are the default, counted, and those
+// of the others are served; when it is back, so are its rows.
 func TestRedisCluster(t *testing.T) {
 	nodes := cluster(t, 3)
 	t.Run("conformance", func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 func copyRow(dst, src []byte)  { copyBytes(dst, src) }
 func writeRow(dst, src []byte) { copyBytes(dst, src) }
 
-// bump adds one to a version that only the caller changes. It does not wait for the stores before it, as an atomic addition would:
-// others see it after them all the same.
+// bump adds one to a version that only the caller changes. It does not wait for the stores before it, as an atomic
+// addition would: others see it after them all the same.
 //
 //go:noinline
 func bump(p *atomic.Uint32) { *(*uint32)(unsafe.Pointer(p))++ }

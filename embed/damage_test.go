@@ -12,8 +12,8 @@ import (
 	"grebe/embed/embedtest"
 )
 
-// Rows in damaged blocks are the table's default rows, and counted; rows elsewhere are served, and the process goes on. Pebble's
-// own listener ends the process.
+// Rows in damaged blocks are the table's default rows, and counted; rows elsewhere are served, and the process goes on.
+// Pebble's own listener ends the process.
 func TestRowsInDamagedBlocks(t *testing.T) {
 	dir := t.TempDir()
 	const n = 4000
@@ -24,7 +24,8 @@ func TestRowsInDamagedBlocks(t *testing.T) {
 		rows = append(rows, embedtest.Row(keys[i], 1, rowBytes)...)
 	}
 	put := func(write bool) *embed.Tables {
-		tables, err := embed.OpenTables(dir, []embed.Spec{{Name: "items", Store: "pebble", Dim: rowBytes / 4, Timeout: time.Minute}})
+		tables, err := embed.OpenTables(dir, []embed.Spec{
+			{Name: "items", Store: "pebble", Dim: rowBytes / 4, Timeout: time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,8 +85,8 @@ func TestRowsInDamagedBlocks(t *testing.T) {
 	}
 }
 
-// A mapped file that is cut off under the map costs the rows that are gone: they are default rows and counted, the others are
-// served, and a write says that it failed. The fault used to end the process.
+// A mapped file that is cut off under the map costs the rows that are gone: they are default rows and counted, the
+// others are served, and a write says that it failed. The fault used to end the process.
 func TestRowsOfAFileThatWasCutOff(t *testing.T) {
 	const dim, n = 1024, 64 // a page per row
 	file := filepath.Join(t.TempDir(), "rows")
@@ -103,7 +104,8 @@ func TestRowsOfAFileThatWasCutOff(t *testing.T) {
 		if err := os.WriteFile(file, embed.Bytes(rows), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{{Name: "f", Store: "file", File: file, Dim: dim, Cache: cache, Timeout: time.Minute}})
+		tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{
+			{Name: "f", Store: "file", File: file, Dim: dim, Cache: cache, Timeout: time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +130,8 @@ func TestRowsOfAFileThatWasCutOff(t *testing.T) {
 				t.Errorf("row %d begins with %v, want %v", k, got[i*dim], want)
 			}
 		}
-		if err := tables.Table("f").Put(t.Context(), []uint64{40}, embed.Bytes(got[:dim])); !errors.Is(err, embed.ErrUnavailable) {
+		if err := tables.Table("f").Put(t.Context(), []uint64{40}, embed.Bytes(got[:dim])); !errors.Is(err,
+			embed.ErrUnavailable) {
 			t.Errorf("a row that is gone was written: %v", err)
 		}
 		if err := tables.Table("f").Put(t.Context(), []uint64{4}, embed.Bytes(got[:dim])); err != nil {

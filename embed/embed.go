@@ -14,9 +14,9 @@
 //     never undone by a slow fetch.
 //   - Its memory is slabs of whole sets, each a run of the pool's pages, that come and go while readers run.
 //
-// Policies: "lru" is LRU in the set. The "default" is package evict's Slab: decayed counts of uses, also of rows that are not
-// cached, in a mode that caches in miniature choose off the path; LRU is one of the modes. Other names run that policy of
-// package evict in each set, with predictions of trees that are trained off the path. Both may be stale.
+// Policies: "lru" is LRU in the set. The "default" is package evict's Slab: decayed counts of uses, also of rows that
+// are not cached, in a mode that caches in miniature choose off the path; LRU is one of the modes. Other names run that
+// policy of package evict in each set, with predictions of trees that are trained off the path. Both may be stale.
 //
 // # The table
 //
@@ -92,7 +92,8 @@ func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
 
 // Stats returns the counters.
 func (t *Table) Stats() TableStats {
-	s := TableStats{Lookups: t.lookups.Load(), Missing: t.missing.Load(), Outage: t.outage.Load(), Broken: t.broken.Load(), Failures: t.failures.Load()}
+	s := TableStats{Lookups: t.lookups.Load(), Missing: t.missing.Load(), Outage: t.outage.Load(), Broken: t.broken.Load(),
+		Failures: t.failures.Load()}
 	if t.cache != nil {
 		s.Cache = t.cache.Stats()
 	}
@@ -201,8 +202,8 @@ func (t *Table) count(g *Gathered) {
 	t.missing.Add(int64(g.Default - g.Broken - g.Outage))
 }
 
-// fetch asks the store for the distinct keys; after an error none was found, except that broken rows, and those of a part of the
-// store that does not answer, are left out by themselves.
+// fetch asks the store for the distinct keys; after an error none was found, except that broken rows, and those of a
+// part of the store that does not answer, are left out by themselves.
 func (t *Table) fetch(ctx context.Context, s *scratch, g *Gathered) {
 	n := len(s.keys)
 	s.rows = grown(s.rows, n*t.store.RowBytes())

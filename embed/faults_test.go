@@ -217,7 +217,8 @@ func TestFileRefusesDelete(t *testing.T) {
 	}
 }
 
-// A cache that comes when its store is connected already hears of changes too: one model may have used the table before another caches its rows.
+// A cache that comes when its store is connected already hears of changes too: one model may have used the table before
+// another caches its rows.
 func TestLateCacheBeforeRedis(t *testing.T) {
 	server := redis(t)
 	store, other := emptyRedis(t, server), emptyRedis(t, server)

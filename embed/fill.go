@@ -2,9 +2,9 @@ package embed
 
 import "unsafe"
 
-// Rows that were fetched go to the cache in stages, as lookups do: what decides about a row's place is asked for; some rows
-// later the place is chosen and asked for; some rows later the row is written. Between the last two the row that leaves is still
-// found, and should the set change meanwhile the new one is dropped.
+// Rows that were fetched go to the cache in stages, as lookups do: what decides about a row's place is asked for; some
+// rows later the place is chosen and asked for; some rows later the row is written. Between the last two the row that
+// leaves is still found, and should the set change meanwhile the new one is dropped.
 const (
 	askAhead   = 32
 	hintAhead  = 24
@@ -130,8 +130,8 @@ func (c *Cache) replace(f *claim, row []byte, e Epoch) bool {
 	return true
 }
 
-// lacks reports whether a row that was fetched at e may be put into a set: nothing says that it is old, and the set has it
-// not. The caller holds the set's lock.
+// lacks reports whether a row that was fetched at e may be put into a set: nothing says that it is old, and the set has
+// it not. The caller holds the set's lock.
 func (c *Cache) lacks(s *set, h uint64, e Epoch) bool {
 	return int(c.n.Load()) == e.sets && s.updates.Load() == e.updates && s.find(h) < 0
 }

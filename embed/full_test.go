@@ -81,7 +81,8 @@ func TestTablesOnAFullDisk(t *testing.T) {
 	}
 }
 
-// Tables whose last rows are in their log alone cannot be opened on a full disk. That is an error, and the rows are there when there is room.
+// Tables whose last rows are in their log alone cannot be opened on a full disk. That is an error, and the rows are
+// there when there is room.
 func TestOpenOnAFullDisk(t *testing.T) {
 	disk := &fullDisk{FS: vfs.NewCrashableMem()}
 	f, err := openFolder("tables", disk)

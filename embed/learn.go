@@ -65,8 +65,9 @@ const (
 func newLearner(rows int) *learner {
 	l := &learner{
 		listener: newListener(), scale: scaleFor(rows),
-		keys: make(map[uint64]watchedKey), ring: make([]interval, ringLen), due: firstLesson, horizon: int64(rows) * 32, patience: float64(rows) * patienceRows,
-		rand: rand.New(rand.NewPCG(1, uint64(rows))),
+		keys: make(map[uint64]watchedKey), ring: make([]interval, ringLen), due: firstLesson, horizon: int64(rows) * 32,
+		patience: float64(rows) * patienceRows,
+		rand:     rand.New(rand.NewPCG(1, uint64(rows))),
 	}
 	shift := 0
 	for rows>>shift > ringLen/spanned && shift < 20 { // so that the ring spans what is worth knowing

@@ -16,7 +16,8 @@ func TestALearnerWatches(t *testing.T) {
 	if l.mask.Load() != 0 || l.horizon != 3200 || l.patience != 1200 || l.due != firstLesson {
 		t.Errorf("of a small cache: mask %x, horizon %d, patience %v", l.mask.Load(), l.horizon, l.patience)
 	}
-	if big := newLearner(ringLen / spanned * 4); bits.OnesCount64(big.mask.Load()) != 2 || bits.TrailingZeros64(big.mask.Load()) != 40 {
+	if big := newLearner(ringLen / spanned * 4); bits.OnesCount64(big.mask.Load()) != 2 ||
+		bits.TrailingZeros64(big.mask.Load()) != 40 {
 		t.Errorf("of a cache four times as large: mask %x", big.mask.Load())
 	}
 	for i, at := range []uint64{10, 15, 40, 41} {

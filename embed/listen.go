@@ -7,8 +7,8 @@ import (
 	"grebe/evict"
 )
 
-// listener takes accesses of some keys, those whose hash has certain bits 0, to a goroutine. The path hands them over without
-// waiting, and what the goroutine cannot take is lost.
+// listener takes accesses of some keys, those whose hash has certain bits 0, to a goroutine. The path hands them over
+// without waiting, and what the goroutine cannot take is lost.
 type listener struct {
 	mask atomic.Uint64
 
@@ -27,7 +27,8 @@ const inboxLen = 1 << 14
 
 func newListener() listener {
 	return listener{
-		inbox: make([]access, 0, inboxLen), spare: make([]access, 0, inboxLen), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		inbox: make([]access, 0, inboxLen), spare: make([]access, 0, inboxLen), wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
 	}
 }
 
@@ -78,11 +79,12 @@ type tuner struct {
 	turns atomic.Int64 // of the goroutine
 }
 
-// tunedRows is how many rows caches in miniature have at least, where the cache has as many. More would tell modes apart that differ
-// little, and take time of a core in proportion.
+// tunedRows is how many rows caches in miniature have at least, where the cache has as many. More would tell modes
+// apart that differ little, and take time of a core in proportion.
 const tunedRows = 128
 
-// mostShift bounds how few keys are heard of: of a cache of millions of rows it would take minutes to hear enough of one in 2¹⁴.
+// mostShift bounds how few keys are heard of: of a cache of millions of rows it would take minutes to hear enough of
+// one in 2¹⁴.
 const mostShift = 10
 
 func newTuner(slab evict.Slab, rows int) *tuner {

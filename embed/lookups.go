@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// A gather takes many keys through stages at once, because waiting for one key's memory after the other's would take most of
-// the time. A key's set is asked for; some keys later its tags are compared and the keys of slots that match are asked
-// for; some keys later these are compared and the row is asked for; some keys later it is copied. Rows are asked
-// for into the second cache, which has more requests under way than the first: with so many rows ahead random ones come as
-// fast as contiguous ones. The distances to the copy, in keys, were measured.
+// A gather takes many keys through stages at once, because waiting for one key's memory after the other's would take
+// most of the time. A key's set is asked for; some keys later its tags are compared and the keys of slots that match
+// are asked for; some keys later these are compared and the row is asked for; some keys later it is copied. Rows are
+// asked for into the second cache, which has more requests under way than the first: with so many rows ahead random
+// ones come as fast as contiguous ones. The distances to the copy, in keys, were measured.
 const (
 	setAhead = 80
 	tagAhead = 64

@@ -59,7 +59,8 @@ func (l *lookups) marks(slab evict.Slab, from, to int, now uint64) bool {
 		return false
 	}
 	last, short, long, more := slab.Parts()
-	markWide(&marking{&l.sets[lead+from], &l.slots[lead+from], to - from, now, uint64(last), uint64(short), uint64(long), more})
+	markWide(&marking{&l.sets[lead+from], &l.slots[lead+from], to - from, now, uint64(last), uint64(short), uint64(long),
+		more})
 	return true
 }
 

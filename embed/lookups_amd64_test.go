@@ -11,9 +11,9 @@ import (
 	"grebe/pool"
 )
 
-// The assembly finds the slots and copies the rows that plain Go does: sets full of rows, whose tags meet often, sets that a
-// writer is in, sets that were emptied, keys that repeat, that miss, and that were taken away between two stages. Every other time what
-// misses comes from a table in memory, which has some of the rows.
+// The assembly finds the slots and copies the rows that plain Go does: sets full of rows, whose tags meet often, sets
+// that a writer is in, sets that were emptied, keys that repeat, that miss, and that were taken away between two
+// stages. Every other time what misses comes from a table in memory, which has some of the rows.
 func TestWideAgreesWithPlain(t *testing.T) {
 	if !hasWide {
 		t.Skip("this processor has no AVX-512")

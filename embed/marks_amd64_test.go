@@ -46,7 +46,8 @@ func TestMarksAgreeWithUse(t *testing.T) {
 			}
 			for i := range want {
 				if got := sets[i/setSlots].slots[i%setSlots].meta.Load(); got != want[i] {
-					t.Fatalf("%d keys: slot %d of set %d has %x, want %x (its key's slot is %d)", n, i%setSlots, i/setSlots, got, want[i], l.slots[lead+i/setSlots])
+					t.Fatalf("%d keys: slot %d of set %d has %x, want %x (its key's slot is %d)", n, i%setSlots, i/setSlots, got,
+						want[i], l.slots[lead+i/setSlots])
 				}
 			}
 		}

@@ -166,8 +166,8 @@ func (m *Memory) put(keys []uint64, rows []byte) (err error) {
 	return nil
 }
 
-// Delete forgets rows. Those of a file stay: it has no place to say that they are gone, and they would be back when it is
-// opened again.
+// Delete forgets rows. Those of a file stay: it has no place to say that they are gone, and they would be back when it
+// is opened again.
 func (m *Memory) Delete(ctx context.Context, keys []uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -8,10 +8,11 @@ import (
 	"grebe/evict"
 )
 
-// What a cache misses of a table in memory is not fetched in one trip for all: its rows take the same way as those that are
-// cached, each by the thread that looks it up, and are offered to the cache meanwhile. An offer goes through stages, one for
-// each step of look-ups, so that memory was asked for a step before it is needed: what decides about the place,
-// in two stages; the place itself; the row is written there, or chooses a place that was not asked for and is written a step later.
+// What a cache misses of a table in memory is not fetched in one trip for all: its rows take the same way as those that
+// are cached, each by the thread that looks it up, and are offered to the cache meanwhile. An offer goes through
+// stages, one for each step of look-ups, so that memory was asked for a step before it is needed: what decides about
+// the place, in two stages; the place itself; the row is written there, or chooses a place that was not asked for and
+// is written a step later.
 
 // near is what one thread does for a table in memory.
 type near struct {
@@ -44,7 +45,8 @@ func (n *near) memory() *Memory {
 	return n.table.memory
 }
 
-// near reports whether rows are read straight from the store. A mapped file may be cut off, so its rows are read by the store. Where the caller does not wait any more the store says so.
+// near reports whether rows are read straight from the store. A mapped file may be cut off, so its rows are read by the
+// store. Where the caller does not wait any more the store says so.
 func (t *Table) near(ctx context.Context) bool {
 	return t.memory != nil && !t.memory.mapped && t.cache != nil && ctx.Err() == nil
 }
@@ -90,8 +92,8 @@ func (n *near) missed(c *Cache, i int, key, h, now uint64, s *set, dst []byte, t
 	c.chosen.ask(home, s, h)
 }
 
-// spares reports whether a missed row is left out: reading it from memory once more costs less than placing it, where rows that
-// are placed do not make hits.
+// spares reports whether a missed row is left out: reading it from memory once more costs less than placing it, where
+// rows that are placed do not make hits.
 func (c *Cache) spares(s *set, h, now uint64) bool {
 	v, ok := c.chosen.(*valued)
 	return ok && v.tuner.spare.Load() && evict.Spared(h, now) && s.empty() < 0

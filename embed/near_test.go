@@ -24,8 +24,8 @@ func nearTable(t *testing.T, s Store, rows int, policy string, def []byte) *Tabl
 	return table
 }
 
-// Through a cache, rows straight from memory are those that a round trip gives, and are counted as those: cached or not, there or
-// not, in batches of any size, by one thread or several, while rows are put and deleted.
+// Through a cache, rows straight from memory are those that a round trip gives, and are counted as those: cached or
+// not, there or not, in batches of any size, by one thread or several, while rows are put and deleted.
 func TestNearAgreesWithFar(t *testing.T) {
 	const rows = 40 * setSlots
 	for _, policy := range []string{"lru", "default", "laru"} {
@@ -56,7 +56,8 @@ func TestNearAgreesWithFar(t *testing.T) {
 				if !bytes.Equal(got, want) {
 					t.Fatalf("turn %d: the rows differ", turn)
 				}
-				if a.Default != b.Default || a.Hits+a.Fetched != b.Hits+b.Fetched || a.Hits+a.Fetched+a.Default != n || a.Err != nil {
+				if a.Default != b.Default || a.Hits+a.Fetched != b.Hits+b.Fetched || a.Hits+a.Fetched+a.Default != n ||
+					a.Err != nil {
 					t.Fatalf("turn %d: gathered %+v straight, %+v in trips", turn, a, b)
 				}
 				for range 200 {
@@ -65,7 +66,8 @@ func TestNearAgreesWithFar(t *testing.T) {
 					trips.Cache().Remove(k)
 				}
 			}
-			if s, f := straight.Stats(), trips.Stats(); s.Lookups != f.Lookups || s.Missing != f.Missing || s.Cache.Hits == 0 || s.Cache.Evictions == 0 {
+			if s, f := straight.Stats(), trips.Stats(); s.Lookups != f.Lookups || s.Missing != f.Missing || s.Cache.Hits == 0 ||
+				s.Cache.Evictions == 0 {
 				t.Errorf("counted %+v, want as with trips: %+v", s, f)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
@@ -105,8 +107,8 @@ func TestNearBrokenRow(t *testing.T) {
 	}
 }
 
-// Rows that are put while others gather are seen by who gathers afterwards, and no row is torn or another's. Where most rows are
-// left out, too.
+// Rows that are put while others gather are seen by who gathers afterwards, and no row is torn or another's. Where most
+// rows are left out, too.
 func TestNearWhileRowsChange(t *testing.T) {
 	const rows, batch = 6 * setSlots, 3000
 	store := NewMemory(rows, testRow)

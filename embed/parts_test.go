@@ -31,7 +31,8 @@ func TestDecay(t *testing.T) {
 	}
 }
 
-// A use adds one to what is left of the counts, and remembers when it was. One that was overtaken by a later use ages nothing.
+// A use adds one to what is left of the counts, and remembers when it was. One that was overtaken by a later use ages
+// nothing.
 func TestUse(t *testing.T) {
 	s := scale{short: 8, long: 12}
 	m := s.use(newStamp(100, 640, 1280), 100+256)
@@ -41,7 +42,8 @@ func TestUse(t *testing.T) {
 	if m := s.use(newStamp(100, 640, 1280), 90); m.short() != 704 || m.long() != 1344 || m.last() != 90 {
 		t.Errorf("overtaken: %d, counts %d and %d", m.last(), m.short(), m.long())
 	}
-	if m := s.use(newStamp(100, math.MaxUint16, math.MaxUint16-3), 100); m.short() != math.MaxUint16 || m.long() != math.MaxUint16 {
+	if m := s.use(newStamp(100, math.MaxUint16, math.MaxUint16-3), 100); m.short() != math.MaxUint16 ||
+		m.long() != math.MaxUint16 {
 		t.Errorf("counts %d and %d, want the most that there is", m.short(), m.long())
 	}
 	for rows, want := range map[int]scale{1: {8, 11}, 31: {8, 11}, 1 << 10: {13, 16}, 1 << 40: {26, 30}} {
@@ -51,7 +53,8 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// Bins are half an octave wide, the first has all that is smaller, the last all that is larger; a bin's middle lies in it.
+// Bins are half an octave wide, the first has all that is smaller, the last all that is larger; a bin's middle lies in
+// it.
 func TestBins(t *testing.T) {
 	for _, b := range []struct{ base, bins int }{{ageBase, ageBins}, {6, countBins}} {
 		last := 0
@@ -176,7 +179,8 @@ func TestCacheCounts(t *testing.T) {
 	var row [testRow]byte
 	check := func(what string, hits, misses, evictions int64) {
 		t.Helper()
-		if s := c.Stats(); s.Hits != hits || s.Misses != misses || s.Evictions != evictions || s.Declined != 0 || s.Rows != setSlots {
+		if s := c.Stats(); s.Hits != hits || s.Misses != misses || s.Evictions != evictions || s.Declined != 0 ||
+			s.Rows != setSlots {
 			t.Errorf("%s: counted %+v, want %d hits, %d misses, %d evictions", what, s, hits, misses, evictions)
 		}
 	}
@@ -216,7 +220,8 @@ func TestCacheCounts(t *testing.T) {
 	}
 }
 
-// A table counts where each row of a batch came from, through a cache and without one; keys that repeat count each time.
+// A table counts where each row of a batch came from, through a cache and without one; keys that repeat count each
+// time.
 func TestGatheredIsCounted(t *testing.T) {
 	for _, cached := range []bool{false, true} {
 		s := &troubled{}
@@ -254,7 +259,8 @@ func TestGatheredIsCounted(t *testing.T) {
 			t.Errorf("counted %+v", st)
 		}
 		g = table.Gather(t.Context(), keys[:3], out)
-		if cached && (g.Hits != 3 || g.Asked != 0) || !cached && (g.Fetched != 3 || g.Asked != 2) || g.Default != 0 || g.Err != nil {
+		if cached && (g.Hits != 3 || g.Asked != 0) || !cached && (g.Fetched != 3 || g.Asked != 2) || g.Default != 0 ||
+			g.Err != nil {
 			t.Errorf("again, cached %v: %+v", cached, g)
 		}
 		s.fail = errors.New("gone")
@@ -266,7 +272,8 @@ func TestGatheredIsCounted(t *testing.T) {
 			t.Errorf("counted %+v", st)
 		}
 		s.fail = nil
-		if g = table.Gather(t.Context(), []uint64{200, 4}, out); g.Err != nil || g.Broken != 1 || g.Fetched != 1 || table.Stats().Failures != 2 {
+		if g = table.Gather(t.Context(), []uint64{200, 4}, out); g.Err != nil || g.Broken != 1 || g.Fetched != 1 ||
+			table.Stats().Failures != 2 {
 			t.Errorf("broken rows alone are no failure: %+v", g)
 		}
 		if s.deadline <= 0 || s.deadline > 100*time.Millisecond {
@@ -370,8 +377,10 @@ func TestBoundsOfTables(t *testing.T) {
 		ok  bool
 	}{
 		{Config{Rows: 1, RowBytes: 8}, true}, {Config{Rows: 0, RowBytes: 8}, false}, {Config{Rows: 1, RowBytes: 0}, false},
-		{Config{Rows: 1, RowBytes: 4}, false}, {Config{Rows: 1, RowBytes: 1<<20 + 8}, false}, {Config{Rows: 1, RowBytes: 1 << 20}, true},
-		{Config{Rows: 1 << 32, RowBytes: 8}, true}, {Config{Rows: 1<<32 + 1, RowBytes: 8}, false}, {Config{Rows: 1, MaxRows: 1<<32 + 1, RowBytes: 8}, false},
+		{Config{Rows: 1, RowBytes: 4}, false}, {Config{Rows: 1, RowBytes: 1<<20 + 8}, false},
+		{Config{Rows: 1, RowBytes: 1 << 20}, true},
+		{Config{Rows: 1 << 32, RowBytes: 8}, true}, {Config{Rows: 1<<32 + 1, RowBytes: 8}, false},
+		{Config{Rows: 1, MaxRows: 1<<32 + 1, RowBytes: 8}, false},
 	} {
 		if err := w.cfg.Validate(); (err == nil) != w.ok {
 			t.Errorf("%+v: %v", w.cfg, err)
@@ -399,9 +408,11 @@ func TestBoundsOfTables(t *testing.T) {
 		{Spec{Name: "a", Store: "pebble", Dim: 1 << 18}, true}, {Spec{Name: "a", Store: "pebble", Dim: 1<<18 + 1}, false},
 		{Spec{Name: "a", Store: "pebble", Dim: 0}, false}, {Spec{Name: "a", Store: "pebble", Dim: 3, Cache: 1}, false},
 		{Spec{Name: "a", Store: "pebble", Dim: 3}, true}, {Spec{Name: "a", Store: "pebble", Dim: 2, Cache: 1}, true},
-		{Spec{Name: "a", Store: "pebble", Dim: 2, Default: []float32{1}}, false}, {Spec{Name: "a", Store: "pebble", Dim: 2, Default: []float32{1, 2}}, true},
+		{Spec{Name: "a", Store: "pebble", Dim: 2, Default: []float32{1}}, false},
+		{Spec{Name: "a", Store: "pebble", Dim: 2, Default: []float32{1, 2}}, true},
 		{Spec{Name: "a", Store: "file", Dim: 2}, false}, {Spec{Name: "a", Store: "file", File: "x", Dim: 2}, true},
-		{Spec{Name: "a", Store: "redis", Dim: 2}, false}, {Spec{Name: "a", Store: "redis", Addresses: []string{"x"}, Dim: 2}, true},
+		{Spec{Name: "a", Store: "redis", Dim: 2}, false},
+		{Spec{Name: "a", Store: "redis", Addresses: []string{"x"}, Dim: 2}, true},
 		{Spec{Name: "a", Store: "disk", Dim: 2}, false},
 	} {
 		if err := w.s.Validate(); (err == nil) != w.ok {
@@ -420,7 +431,8 @@ func TestBoundsOfTables(t *testing.T) {
 	if err != nil || r.conn.Pause() != 50*time.Millisecond || r.conn.Dial() != time.Second || r.RowBytes() != 8 {
 		t.Errorf("defaults %+v, %v", r.cfg, err)
 	}
-	if !Finite([]float32{1, -2, 0}) || Finite([]float32{1, float32(math.Inf(1))}) || Finite([]float32{float32(math.Inf(-1))}) || Finite([]float32{float32(math.NaN())}) {
+	if !Finite([]float32{1, -2, 0}) || Finite([]float32{1, float32(math.Inf(1))}) ||
+		Finite([]float32{float32(math.Inf(-1))}) || Finite([]float32{float32(math.NaN())}) {
 		t.Error("numbers that are finite, or not")
 	}
 	for _, bad := range []float32{float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN())} {
@@ -466,10 +478,11 @@ func TestNoTables(t *testing.T) {
 		t.Error(err)
 	}
 	for name, specs := range map[string][]Spec{
-		"a file that is not there": {{Name: "p", Store: "pebble", Dim: 2}, {Name: "f", Store: "file", File: filepath.Join(dir, "gone"), Dim: 4}},
-		"a policy that is not":     {{Name: "p", Store: "pebble", Dim: 2, Cache: 64, Policy: "best"}},
-		"another size":             {{Name: "p", Store: "pebble", Dim: 2}, {Name: "p2", Store: "file", File: file, Dim: 3}},
-		"a file, not a folder":     {{Name: "p", Store: "pebble", Dim: 2}},
+		"a file that is not there": {{Name: "p", Store: "pebble", Dim: 2},
+			{Name: "f", Store: "file", File: filepath.Join(dir, "gone"), Dim: 4}},
+		"a policy that is not": {{Name: "p", Store: "pebble", Dim: 2, Cache: 64, Policy: "best"}},
+		"another size":         {{Name: "p", Store: "pebble", Dim: 2}, {Name: "p2", Store: "file", File: file, Dim: 3}},
+		"a file, not a folder": {{Name: "p", Store: "pebble", Dim: 2}},
 	} {
 		tables := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
 		if name == "a file, not a folder" {
@@ -491,7 +504,8 @@ func TestNoTables(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	redis, err := OpenTables(dir, []Spec{{Name: "r", Store: "redis", Addresses: []string{"localhost:1"}, Dim: 2}, {Name: "s", Store: "redis", Addresses: []string{"localhost:1"}, Prefix: "mine:", Dim: 2}})
+	redis, err := OpenTables(dir, []Spec{{Name: "r", Store: "redis", Addresses: []string{"localhost:1"}, Dim: 2},
+		{Name: "s", Store: "redis", Addresses: []string{"localhost:1"}, Prefix: "mine:", Dim: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -651,7 +665,8 @@ func TestPebbleBounds(t *testing.T) {
 	if err := f.write(func() error { panic("no room") }); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a write that panics: %v", err)
 	}
-	if err := p.Put(t.Context(), keys[:1], make([]byte, 8)); !errors.Is(err, ErrUnavailable) || !strings.HasSuffix(err.Error(), "no room") {
+	if err := p.Put(t.Context(), keys[:1], make([]byte, 8)); !errors.Is(err, ErrUnavailable) ||
+		!strings.HasSuffix(err.Error(), "no room") {
 		t.Errorf("after a failure: %v", err)
 	}
 	if told := f.problems(); len(told) != 1 || !strings.HasSuffix(told[0], "no room") {

@@ -18,9 +18,9 @@ import (
 
 // Folder keeps tables on disk, in a Pebble database of this process alone. What a Put or a
 // Delete did is on the disk when it returns, so that neither the process nor the machine loses it when it dies: write
-// many rows at once, for each call waits for the disk; calls at the same time wait together, once. The bytes of deleted rows leave the
-// files a little later, see pebbleopen.Sweeper. It is safe for concurrent use. The caller MUST Close it, after
-// its tables.
+// many rows at once, for each call waits for the disk; calls at the same time wait together, once. The bytes of deleted
+// rows leave the files a little later, see pebbleopen.Sweeper. It is safe for concurrent use. The caller MUST Close it,
+// after its tables.
 type Folder struct {
 	dir      string
 	db       *pebbleopen.DB
@@ -65,7 +65,8 @@ func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 }
 
 func folderOptions(fs vfs.FS) *pebble.Options {
-	return &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{}, Cleaner: pebbleopen.Eraser()}
+	return &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20,
+		Logger: silent{}, Cleaner: pebbleopen.Eraser()}
 }
 
 // problems says what is wrong with the folder's files.

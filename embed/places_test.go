@@ -70,7 +70,8 @@ func TestGrowAndShrink(t *testing.T) {
 		t.Helper()
 		now, least, most := c.Slabs()
 		if now != want || least != 2 || most != 32 || c.Rows() != want*setSlots || p.Stats().Used != int64(want)*slab {
-			t.Errorf("%s: %d slabs from %d to %d, %d rows, %d bytes; want %d slabs", what, now, least, most, c.Rows(), p.Stats().Used, want)
+			t.Errorf("%s: %d slabs from %d to %d, %d rows, %d bytes; want %d slabs", what, now, least, most, c.Rows(),
+				p.Stats().Used, want)
 		}
 	}
 	check("at first", 2)
@@ -158,8 +159,10 @@ func TestCacheCallsWaitForTheirLocks(t *testing.T) {
 	locktest.Waits(t, "Put", s.mu.Lock, s.mu.Unlock, func() { c.Put(1, row[:], c.Epoch(1)) })
 	locktest.Waits(t, "Remove", s.mu.Lock, s.mu.Unlock, func() { c.Remove(1) })
 	locktest.Waits(t, "Clear", s.mu.Lock, s.mu.Unlock, c.Clear)
-	locktest.Waits(t, "place", s.mu.Lock, s.mu.Unlock, func() { c.place(&claim{h: mix(1), home: home}, 1, row[:], Epoch{}) })
-	locktest.Waits(t, "replace", s.mu.Lock, s.mu.Unlock, func() { c.replace(&claim{h: mix(1), home: home}, row[:], Epoch{}) })
+	locktest.Waits(t, "place", s.mu.Lock, s.mu.Unlock,
+		func() { c.place(&claim{h: mix(1), home: home}, 1, row[:], Epoch{}) })
+	locktest.Waits(t, "replace", s.mu.Lock, s.mu.Unlock,
+		func() { c.replace(&claim{h: mix(1), home: home}, row[:], Epoch{}) })
 	locktest.Waits(t, "takeOut", s.mu.Lock, s.mu.Unlock, func() { c.takeOut(home, 0, 7, row[:]) })
 	locktest.Waits(t, "expect", s.mu.Lock, s.mu.Unlock, func() { c.expect(home, 7, 1) })
 	// From here on the key may live in another set.
@@ -168,7 +171,8 @@ func TestCacheCallsWaitForTheirLocks(t *testing.T) {
 	locktest.Waits(t, "Rehome", c.resizing.Lock, c.resizing.Unlock, func() { c.Rehome(1) })
 	locktest.Waits(t, "retire", c.gate.mu.Lock, c.gate.mu.Unlock, func() { c.gate.retire(nil, p) })
 	locktest.Waits(t, "changed", c.closing.Lock, c.closing.Unlock, func() { c.changed([]uint64{1}) })
-	locktest.Waits(t, "Memory.Gather", m.mu.Lock, m.mu.Unlock, func() { _ = m.Gather(context.Background(), nil, nil, nil) })
+	locktest.Waits(t, "Memory.Gather", m.mu.Lock, m.mu.Unlock,
+		func() { _ = m.Gather(context.Background(), nil, nil, nil) })
 	locktest.Waits(t, "Memory.Put", m.mu.Lock, m.mu.Unlock, func() { _ = m.Put(context.Background(), nil, nil) })
 	locktest.Waits(t, "Memory.Delete", m.mu.Lock, m.mu.Unlock, func() { _ = m.Delete(context.Background(), nil) })
 }
@@ -222,7 +226,8 @@ func TestFetchedRowsInFullSets(t *testing.T) {
 	}
 }
 
-// Rows that come from a store are found in the cache afterwards, whatever the size of the batch, and are counted when others go.
+// Rows that come from a store are found in the cache afterwards, whatever the size of the batch, and are counted when
+// others go.
 func TestBatchesFillTheCache(t *testing.T) {
 	for _, policy := range []string{"lru", "default", "laru"} {
 		for _, n := range []int{1, 7, 8, 9, 31, 32, 33, 100, 2000} {

@@ -29,12 +29,12 @@ type RedisConfig struct {
 	Dial  time.Duration // how long making a connection may take; 1 s
 }
 
-// Redis is a Store in Redis or Valkey, one server or a cluster: a string per row. It connects when it can, and again after an
-// outage; until then operations return ErrUnavailable, or what the connection said.
+// Redis is a Store in Redis or Valkey, one server or a cluster: a string per row. It connects when it can, and again
+// after an outage; until then operations return ErrUnavailable, or what the connection said.
 //
 // Where somebody watches, the server tells of every row that anybody changes (CLIENT TRACKING with BCAST). When a
-// connection is lost, changes may have been missed: as soon as the server answers again, all rows count as changed. Until
-// then cached ones are used as they are.
+// connection is lost, changes may have been missed: as soon as the server answers again, all rows count as changed.
+// Until then cached ones are used as they are.
 type Redis struct {
 	cfg      RedisConfig
 	conn     *redisconn.Conn
@@ -59,8 +59,9 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 	return r, nil
 }
 
-// Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. A connection that was made before anybody
-// watched tells nothing: it is made anew. Reads under way fail then, so call it before requests come.
+// Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. A connection that was
+// made before anybody watched tells nothing: it is made anew. Reads under way fail then, so call it before requests
+// come.
 func (r *Redis) Watch(changed func(keys []uint64)) {
 	r.conn.Renew(func() bool {
 		r.watchers = append(r.watchers, changed)
@@ -192,7 +193,8 @@ func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []
 }
 
 // gatherCluster asks for each row by itself, since nodes fail by themselves.
-func (r *Redis) gatherCluster(ctx context.Context, client rueidis.Client, names []string, rows []byte, found []bool) error {
+func (r *Redis) gatherCluster(ctx context.Context, client rueidis.Client, names []string, rows []byte,
+	found []bool) error {
 	results, err := r.conn.Ask(ctx, func() []rueidis.RedisResult {
 		commands := make([]rueidis.Completed, len(names))
 		for i, name := range names {
@@ -263,7 +265,8 @@ func (r *Redis) Delete(ctx context.Context, keys []uint64) error {
 }
 
 // each pipelines a command per key.
-func (r *Redis) each(ctx context.Context, keys []uint64, what string, command func(rueidis.Client, int, string) rueidis.Completed) error {
+func (r *Redis) each(ctx context.Context, keys []uint64, what string,
+	command func(rueidis.Client, int, string) rueidis.Completed) error {
 	client, err := r.connected(ctx)
 	if err != nil {
 		return err

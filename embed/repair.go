@@ -12,7 +12,8 @@ import (
 // ErrLocked says that another process has the tables open.
 var ErrLocked = errors.New("the tables are in use by another process")
 
-// ExamineFolder reads all tables of a folder that no process has open, and says what is wrong with them. It changes nothing.
+// ExamineFolder reads all tables of a folder that no process has open, and says what is wrong with them. It changes
+// nothing.
 func ExamineFolder(dir string) (problems []string, err error) {
 	err = lockedFolder(dir, func(opt *pebble.Options) error {
 		problems, err = pebbleopen.Examine(dir, opt)
@@ -21,8 +22,8 @@ func ExamineFolder(dir string) (problems []string, err error) {
 	return problems, err
 }
 
-// RepairFolder makes tables usable that OpenFolder refuses as damaged, or that have damaged blocks: it keeps all rows that can be
-// read. It returns nil when nothing is wrong with them.
+// RepairFolder makes tables usable that OpenFolder refuses as damaged, or that have damaged blocks: it keeps all rows
+// that can be read. It returns nil when nothing is wrong with them.
 func RepairFolder(dir string) (loss *pebbleopen.Loss, err error) {
 	if err := pebbleopen.Resume(dir); err != nil {
 		return nil, err

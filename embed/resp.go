@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 )
 
-// checkedConn is a connection to Redis whose replies are checked before the client sees them. The client allocates what a
-// reply's header announces, recurses into nested replies and panics over a reply that nobody asked for, all in goroutines of
-// its own: there a malformed reply would end the process. Here it ends the connection.
+// checkedConn is a connection to Redis whose replies are checked before the client sees them. The client allocates what
+// a reply's header announces, recurses into nested replies and panics over a reply that nobody asked for, all in
+// goroutines of its own: there a malformed reply would end the process. Here it ends the connection.
 type checkedConn struct {
 	net.Conn
 	in  respScanner

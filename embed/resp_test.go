@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// scanned feeds a scanner pieces of so many bytes, and returns how many messages were whole and how many bytes were good.
+// scanned feeds a scanner pieces of so many bytes, and returns how many messages were whole and how many bytes were
+// good.
 func scanned(text string, piece int) (whole, good int, err error) {
 	s := respScanner{mostBlob: 1 << 10, replies: true, whole: func() error { whole++; return nil }}
 	for at := 0; at < len(text); at += piece {
@@ -56,9 +57,12 @@ func TestScannerStopsAtMalformedMessages(t *testing.T) {
 }
 
 var malformed = []string{
-	"*-5\r\n", "$-2\r\n", "$99999999999999999\r\n", "*2147483647\r\n", "$99999999999999999999999999\r\n", "*9223372036854775807\r\n",
-	"%4611686018427387905\r\n", "%-1\r\n", "~-1\r\n", ">-1\r\n", ">0\r\n", ">1\r\n", "$\r\n", "*\n", "\r\n", "?\r\n", "$?\r\n", "*?\r\n", "|1\r\n",
-	"#true\r\n", "#\r\n", "_x\r\n", "=3\r\ntxt\r\n", strings.Repeat("*1\r\n", 100), strings.Repeat("*1000000\r\n", 3), ">2\r\n$9\r\nsubscribe\r\n",
+	"*-5\r\n", "$-2\r\n", "$99999999999999999\r\n", "*2147483647\r\n", "$99999999999999999999999999\r\n",
+	"*9223372036854775807\r\n",
+	"%4611686018427387905\r\n", "%-1\r\n", "~-1\r\n", ">-1\r\n", ">0\r\n", ">1\r\n", "$\r\n", "*\n", "\r\n", "?\r\n",
+	"$?\r\n", "*?\r\n", "|1\r\n",
+	"#true\r\n", "#\r\n", "_x\r\n", "=3\r\ntxt\r\n", strings.Repeat("*1\r\n", 100), strings.Repeat("*1000000\r\n", 3),
+	">2\r\n$9\r\nsubscribe\r\n",
 	">2\r\n$10\r\nunsubscrib\r\n", ">2\r\n+invalidate\r\n", "+" + strings.Repeat("x", mostReplyLine+1) + "\r\n", ".\r\n",
 }
 
@@ -163,12 +167,13 @@ func command(r *bufio.Reader) ([]string, error) {
 	return words, err
 }
 
-// A server that answers with malformed replies, or with more than it was asked for, costs rows and connections. It used to end the
-// process, in goroutines of the client.
+// A server that answers with malformed replies, or with more than it was asked for, costs rows and connections. It used
+// to end the process, in goroutines of the client.
 func TestMalformedRepliesOfRedis(t *testing.T) {
 	f := newFakeRedis(t)
 	const good = "*1\r\n$4\r\n\x00\x00\x80\x3f\r\n"
-	s, err := NewRedis(RedisConfig{Addresses: []string{f.Addr().String()}, Prefix: "p", RowBytes: 4, Pause: time.Nanosecond})
+	s, err := NewRedis(RedisConfig{Addresses: []string{f.Addr().String()}, Prefix: "p", RowBytes: 4,
+		Pause: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +209,8 @@ func TestMalformedRepliesOfRedis(t *testing.T) {
 	}
 }
 
-// A connection that was made before anybody watched is closed when somebody does: it would tell of nothing, and stay open.
+// A connection that was made before anybody watched is closed when somebody does: it would tell of nothing, and stay
+// open.
 func TestWatchClosesTheConnectionBefore(t *testing.T) {
 	f := newFakeRedis(t)
 	f.reply = "*1\r\n$-1\r\n"

@@ -13,8 +13,8 @@ func RowsIn(bytes int64, page, rowBytes int) int {
 // MinRows returns how many rows a cache that may grow to so many must have: Config.Rows for Config.MaxRows.
 func MinRows(most int) int { return (most + leastShare - 1) / leastShare }
 
-// SetCache puts a cache before a table that has none. It MUST be called while nobody uses the table. The cache stays the
-// caller's, who closes it after the last use of the table.
+// SetCache puts a cache before a table that has none. It MUST be called while nobody uses the table. The cache stays
+// the caller's, who closes it after the last use of the table.
 func (t *Table) SetCache(c *Cache) error {
 	fresh, err := NewTable(t.store, c, TableConfig{Default: t.def, Timeout: t.timeout})
 	if err != nil {
@@ -24,8 +24,8 @@ func (t *Table) SetCache(c *Cache) error {
 	return nil
 }
 
-// Watch has f called after every batch with its keys' hashes, how many rows were cached and how long the store took for the
-// others. It MUST be called before the table is used. The hashes are f's until it returns.
+// Watch has f called after every batch with its keys' hashes, how many rows were cached and how long the store took for
+// the others. It MUST be called before the table is used. The hashes are f's until it returns.
 func (t *Table) Watch(f func(hashes []uint64, hits int, took time.Duration)) { t.watch = f }
 
 // told tells who watches of a batch.

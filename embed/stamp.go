@@ -120,5 +120,6 @@ func (y history) get(home int, h uint64, now uint32) stamp {
 	if w == 0 || w>>48 != h>>16&0xFFFF {
 		return newStamp(now, 0, 0)
 	}
-	return newStamp(uint32(w>>16), uint16(min(middle(int(w>>8&0xFF), 6), math.MaxUint16)), uint16(min(middle(int(w&0xFF), 6), math.MaxUint16)))
+	return newStamp(uint32(w>>16), uint16(min(middle(int(w>>8&0xFF), 6), math.MaxUint16)),
+		uint16(min(middle(int(w&0xFF), 6), math.MaxUint16)))
 }

@@ -13,8 +13,8 @@ import (
 type Store interface {
 	// Gather writes the row of keys[i] to rows[i·RowBytes:] and true to found[i], or false when there is none:
 	// what is in rows is then undefined. One round trip for all keys, which may repeat. After an error
-	// nothing of the results counts, except that a [BrokenError] and an [OutageError] are about some rows alone; one may hold
-	// both. It returns soon after ctx is done.
+	// nothing of the results counts, except that a [BrokenError] and an [OutageError] are about some rows alone; one may
+	// hold both. It returns soon after ctx is done.
 	Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error
 	// Put writes rows, one after the other as Gather returns them. After an error some may be written.
 	Put(ctx context.Context, keys []uint64, rows []byte) error
@@ -41,8 +41,8 @@ var ErrKept = errors.New("rows of a mapped file cannot be deleted: put others in
 var ErrRow = errors.New("a row of another size")
 
 // BrokenError says that a store has rows that are none of the table's: of another size, of numbers that are not
-// finite, or damaged. They are those of keys[i] for each i of Rows. They count as not found; all others of the Gather are as they should be.
-// Redis, Pebble and mapped files look for them.
+// finite, or damaged. They are those of keys[i] for each i of Rows. They count as not found; all others of the Gather
+// are as they should be. Redis, Pebble and mapped files look for them.
 type BrokenError struct{ Rows []int }
 
 func (e *BrokenError) Error() string {
@@ -57,8 +57,8 @@ func brokenRows(rows []int) error {
 	return &BrokenError{rows}
 }
 
-// OutageError says that a part of a store did not answer: keys[i] for each i of Rows were not found, and Err says why. All others of
-// the Gather are as they should be. A cluster returns it.
+// OutageError says that a part of a store did not answer: keys[i] for each i of Rows were not found, and Err says why.
+// All others of the Gather are as they should be. A cluster returns it.
 type OutageError struct {
 	Rows []int
 	Err  error

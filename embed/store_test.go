@@ -168,7 +168,8 @@ func TestRedisOutage(t *testing.T) {
 	if err := put(); err != nil {
 		t.Fatal(err)
 	}
-	if g := table.Gather(t.Context(), one, out); g.Fetched != 1 || g.Err != nil || string(out) != string(embedtest.Row(1, 1, rowBytes)) {
+	if g := table.Gather(t.Context(), one, out); g.Fetched != 1 || g.Err != nil ||
+		string(out) != string(embedtest.Row(1, 1, rowBytes)) {
 		t.Fatalf("gathered %+v, row %x", g, out)
 	}
 	if g := table.Gather(t.Context(), []uint64{5}, out); g.Default != 1 || g.Err != nil || string(out) != string(def) {

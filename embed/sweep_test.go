@@ -56,8 +56,8 @@ func in(d *durabletest.Disk) func(uint64) bool {
 	return func(key uint64) bool { return bytes.Contains(all, noise(key)[100:116]) }
 }
 
-// The bytes of deleted rows leave the log and the tables while the folder is open, and also when it was closed or killed
-// before the sweep began.
+// The bytes of deleted rows leave the log and the tables while the folder is open, and also when it was closed or
+// killed before the sweep began.
 func TestDeletedRowsLeaveTheFiles(t *testing.T) {
 	for _, flushed := range []bool{false, true} {
 		for _, many := range []bool{false, true} {
@@ -100,7 +100,8 @@ func TestDeletedRowsLeaveTheFiles(t *testing.T) {
 				// Pebble may still be reading a table that was rewritten, for its statistics, and removes it when that is done.
 				for end := time.Now().Add(time.Minute); slices.ContainsFunc(gone, in(d)); time.Sleep(time.Millisecond) {
 					if time.Now().After(end) {
-						t.Errorf("flushed=%v many=%v restart=%v: of %d deleted rows, some are in the files", flushed, many, restart, len(gone))
+						t.Errorf("flushed=%v many=%v restart=%v: of %d deleted rows, some are in the files", flushed, many, restart,
+							len(gone))
 						break
 					}
 				}

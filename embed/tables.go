@@ -104,7 +104,8 @@ func (t *Tables) store(dir string, s *Spec) (Store, error) {
 		if prefix == "" {
 			prefix = "grebe:" + s.Name + ":"
 		}
-		return NewRedis(RedisConfig{Addresses: s.Addresses, Username: s.Username, Password: s.Password, Prefix: prefix, RowBytes: 4 * s.Dim})
+		return NewRedis(RedisConfig{Addresses: s.Addresses, Username: s.Username, Password: s.Password, Prefix: prefix,
+			RowBytes: 4 * s.Dim})
 	}
 	if t.folder == nil {
 		f, err := OpenFolder(dir)
@@ -161,7 +162,8 @@ func (t *Tables) Sync() error {
 	return t.folder.Sync()
 }
 
-// Problems says what is wrong with the tables' files, for people: damaged blocks, a disk that failed, a file that was cut off.
+// Problems says what is wrong with the tables' files, for people: damaged blocks, a disk that failed, a file that was
+// cut off.
 func (t *Tables) Problems() []string {
 	if t == nil {
 		return nil
@@ -172,7 +174,8 @@ func (t *Tables) Problems() []string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.files)) {
 		if n := t.files[name].faults.Load(); n > 0 {
-			out = append(out, fmt.Sprintf("table %s: its file was cut off, or its disk is full: %d rows could not be read or written", name, n))
+			out = append(out, fmt.Sprintf("table %s: its file was cut off, or its disk is full: %d rows could not be read or "+
+				"written", name, n))
 		}
 	}
 	return out

@@ -33,14 +33,16 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if items.Gather(t.Context(), []uint64{7, 8}, embed.Bytes(out)); !slices.Equal(out, []float32{1, 2, 3, 4, 9, 9, 9, 9}) {
+		if items.Gather(t.Context(), []uint64{7, 8}, embed.Bytes(out)); !slices.Equal(out,
+			[]float32{1, 2, 3, 4, 9, 9, 9, 9}) {
 			t.Errorf("rows of items: %v", out)
 		}
 	}
 	if s := items.Stats(); s.Cache.Hits != 1 || s.Lookups != 4 || s.Missing != 2 {
 		t.Errorf("counted %+v", s)
 	}
-	if tables.Table("places").Gather(t.Context(), []uint64{1}, embed.Bytes(out[:4])); !slices.Equal(out[:4], []float32{5, 6, 7, 8}) {
+	if tables.Table("places").Gather(t.Context(), []uint64{1}, embed.Bytes(out[:4])); !slices.Equal(out[:4],
+		[]float32{5, 6, 7, 8}) {
 		t.Errorf("row of places: %v", out[:4])
 	}
 	if tables.Table("none") != nil {
@@ -53,8 +55,10 @@ func TestTables(t *testing.T) {
 
 func TestSpecs(t *testing.T) {
 	for _, s := range []embed.Spec{
-		{Name: "", Store: "pebble", Dim: 4}, {Name: "a/b", Store: "pebble", Dim: 4}, {Name: "a", Store: "pebble"}, {Name: "a", Store: "disk", Dim: 4},
-		{Name: "a", Store: "file", Dim: 4}, {Name: "a", Store: "redis", Dim: 4}, {Name: "a", Store: "pebble", Dim: 3, Cache: 1},
+		{Name: "", Store: "pebble", Dim: 4}, {Name: "a/b", Store: "pebble", Dim: 4}, {Name: "a", Store: "pebble"},
+		{Name: "a", Store: "disk", Dim: 4},
+		{Name: "a", Store: "file", Dim: 4}, {Name: "a", Store: "redis", Dim: 4},
+		{Name: "a", Store: "pebble", Dim: 3, Cache: 1},
 		{Name: "a", Store: "pebble", Dim: 4, Default: []float32{1}},
 	} {
 		if tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{s}); err == nil {
@@ -62,7 +66,8 @@ func TestSpecs(t *testing.T) {
 			tables.Close()
 		}
 	}
-	if _, err := embed.OpenTables(t.TempDir(), []embed.Spec{{Name: "a", Store: "pebble", Dim: 4}, {Name: "a", Store: "pebble", Dim: 4}}); err == nil {
+	if _, err := embed.OpenTables(t.TempDir(), []embed.Spec{
+		{Name: "a", Store: "pebble", Dim: 4}, {Name: "a", Store: "pebble", Dim: 4}}); err == nil {
 		t.Error("two tables of one name: no error")
 	}
 }

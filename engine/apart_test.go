@@ -16,7 +16,8 @@ func TestOneBadPartFailsItsOwnJob(t *testing.T) {
 	one, bad, two := newOrdinary(t, e, r), newOrdinary(t, e, r), newOrdinary(t, e, r)
 	wrong := bad.parts()
 	wrong[1].First = 5 // behind it the entry has fewer tokens than the part
-	jobs := []*Job{one.job(&Blend{Parts: one.parts(), Budget: budget}), bad.job(&Blend{Parts: wrong, Budget: budget}), two.job(nil)}
+	jobs := []*Job{one.job(&Blend{Parts: one.parts(), Budget: budget}), bad.job(&Blend{Parts: wrong, Budget: budget}),
+		two.job(nil)}
 	out := make([]Outcome, len(jobs))
 	e.Run(jobs, out)
 	if out[1].Err == nil {

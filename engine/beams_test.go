@@ -62,12 +62,14 @@ func TestBeams(t *testing.T) {
 					t.Errorf("round %d computed %d tokens, want %d", round, got.Computed, width)
 				}
 				for i, path := range paths {
-					alone, err := e.Do(t.Context(), &Job{Plan: withBeams(prompt, [][]int32{path}), Want: []Want{{Segment: len(prompt), IDs: ids(20)}}})
+					alone, err := e.Do(t.Context(), &Job{Plan: withBeams(prompt, [][]int32{path}),
+						Want: []Want{{Segment: len(prompt), IDs: ids(20)}}})
 					if err != nil {
 						t.Fatal(err)
 					}
 					if !slices.Equal(got.Logits[i], alone.Logits[0]) {
-						t.Fatalf("round %d, beam %d with path %v: %v, by itself %v", round, i, path, got.Logits[i][:4], alone.Logits[0][:4])
+						t.Fatalf("round %d, beam %d with path %v: %v, by itself %v", round, i, path, got.Logits[i][:4],
+							alone.Logits[0][:4])
 					}
 				}
 				beams.Advance()

@@ -15,7 +15,8 @@ import (
 
 // Blend lets KV from anywhere stand in for tokens of a job's plan: blocks of items, prototypes. The first layers
 // compute all tokens; then those that the budget allows, and all that have no part, go on. It is the one way
-// in which a result is not what the plan means: near it, and nearer the larger the budget; with budgets of 1 it is equal.
+// in which a result is not what the plan means: near it, and nearer the larger the budget; with budgets of 1 it is
+// equal.
 type Blend struct {
 	Parts  []Part // by segment and place, ascending
 	Budget blend.Budget
@@ -24,15 +25,16 @@ type Blend struct {
 	Beside int
 	// Drift is the weight of what Part.Drift says beside the attention that a token receives.
 	Drift float32
-	// Load is nil, or brings the Entries of parts that have none yet while the first layers compute. A batch waits for it when
-	// rows are chosen, as Patience and First say (Wait). Whoever has a queue sets them before the job takes its place.
+	// Load is nil, or brings the Entries of parts that have none yet while the first layers compute. A batch waits for it
+	// when rows are chosen, as Patience and First say (Wait). Whoever has a queue sets them before the job takes its
+	// place.
 	Load            Load
 	Patience, First time.Duration
-	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at least
-	// 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.
+	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at
+	// least 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.
 	Layers int
-	// Importance is nil, or says which tokens of blocks are computed again instead of the attention that they receive; prototypes go by
-	// attention and drift all the same.
+	// Importance is nil, or says which tokens of blocks are computed again instead of the attention that they receive;
+	// prototypes go by attention and drift all the same.
 	Importance *blend.Importance
 	// Rule is nil for attention, or importance; others are there to be compared with.
 	Rule *Rule
@@ -44,8 +46,8 @@ type Rule struct {
 	Received bool // the rule wants to know the attention received in that layer
 	// Score sets the scores of the job's rows. Segments are those of the job's plan in the batch.
 	Score func(score, received []float32, from []plan.Source, segments []compute.Segment)
-	// Watch, instead of all that, has the job compute everything, and is told of the attention that its rows received in each layer.
-	// Nobody else is in the batch, and nothing stands in for anything, so that what is kept is exact.
+	// Watch, instead of all that, has the job compute everything, and is told of the attention that its rows received in
+	// each layer. Nobody else is in the batch, and nothing stands in for anything, so that what is kept is exact.
 	Watch func(layer int, received []float32)
 }
 
@@ -94,7 +96,8 @@ func (e *Engine) checkBlend(j *Job) error {
 			}
 		}
 		n := len(j.Plan.Segments[segment].Tokens)
-		if p.Tokens < 1 || p.At < end || p.At > n-p.Tokens || !p.Source.Rotated() || p.Drift != nil && len(p.Drift) != p.Tokens {
+		if p.Tokens < 1 || p.At < end || p.At > n-p.Tokens || !p.Source.Rotated() ||
+			p.Drift != nil && len(p.Drift) != p.Tokens {
 			return fmt.Errorf("engine: part %d is tokens %d to %d of segment %d with %d", i, p.At, p.At+p.Tokens, segment, n)
 		}
 		end = p.At + p.Tokens
@@ -123,7 +126,8 @@ func (j *Job) LeaveBeside() bool {
 	return true
 }
 
-// checkBeside makes sure that nothing of the prompt sees what is computed beside it, and that nothing stands in for that.
+// checkBeside makes sure that nothing of the prompt sees what is computed beside it, and that nothing stands in for
+// that.
 func (j *Job) checkBeside() error {
 	n := len(j.Plan.Segments)
 	if j.Blend.Beside < 0 || j.Blend.Beside > n {
@@ -179,7 +183,8 @@ func (b *Blend) saved(layers int, which func(*Part) bool) float64 {
 	return saved * float64(layers-b.whole(layers)) / float64(layers)
 }
 
-// shares returns Cost.First and Cost.Late of a job with n rows, of which so many are expected to be computed, layers counted.
+// shares returns Cost.First and Cost.Late of a job with n rows, of which so many are expected to be computed, layers
+// counted.
 func (b *Blend) shares(n, expected, layers int) (first, late float64) {
 	first = float64(n*b.whole(layers)) / float64(layers)
 	late = b.saved(layers, func(p *Part) bool { return p.Entry == nil })
@@ -251,8 +256,8 @@ func (b *Blend) byAttention() bool {
 	return b.Importance == nil || slices.ContainsFunc(b.Parts, func(p Part) bool { return p.Source == plan.Prototype })
 }
 
-// take has KV that is read for the tasks replace that of their rows. They wait together, beside first layers that are still
-// computed.
+// take has KV that is read for the tasks replace that of their rows. They wait together, beside first layers that are
+// still computed.
 func (p *pass) take() {
 	var waited, free time.Duration
 	for i := range p.tasks {
@@ -316,7 +321,8 @@ func (m *blending) locate(p *Part) (compute.Chunk, int, error) {
 		}
 		first -= c.Tokens
 	}
-	return compute.Chunk{}, 0, fmt.Errorf("tokens %d to %d are not in one chunk of an entry of %d", p.First, p.First+p.Tokens, p.Entry.Len())
+	return compute.Chunk{}, 0, fmt.Errorf("tokens %d to %d are not in one chunk of an entry of %d", p.First,
+		p.First+p.Tokens, p.Entry.Len())
 }
 
 // choose returns the rows that go on, and notes what the others were taken from.

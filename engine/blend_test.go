@@ -118,7 +118,8 @@ func TestBlend(t *testing.T) {
 						t.Fatal(err)
 					}
 					if d := distance(same.Logits[0], want); d > 1e-6 || same.Computed != o.plan.Tokens() {
-						t.Fatalf("round %d: repaired whole, %d of %d tokens computed, the answer is off by %g", round, same.Computed, o.plan.Tokens(), d)
+						t.Fatalf("round %d: repaired whole, %d of %d tokens computed, the answer is off by %g", round, same.Computed,
+							o.plan.Tokens(), d)
 					}
 					half, err := e.Do(context.Background(), o.job(&Blend{Parts: o.parts(), Budget: blend.Budget{Items: 0.5}}))
 					if err != nil {
@@ -129,8 +130,10 @@ func TestBlend(t *testing.T) {
 						t.Fatal(err)
 					}
 					items := len(o.plan.Segments[2].Tokens)
-					if none.Computed != o.plan.Tokens()-items || none.Blended != items || sum(none.Reused) != items || sum(half.Reused) != items/2 {
-						t.Errorf("round %d: with no repair %d computed, reused %v of %d; with half %v", round, none.Computed, none.Reused, items, half.Reused)
+					if none.Computed != o.plan.Tokens()-items || none.Blended != items || sum(none.Reused) != items ||
+						sum(half.Reused) != items/2 {
+						t.Errorf("round %d: with no repair %d computed, reused %v of %d; with half %v", round, none.Computed, none.Reused,
+							items, half.Reused)
 					}
 					if a, b := distance(half.Logits[0], want), distance(none.Logits[0], want); a == 0 || b == 0 || a > 1.2*b {
 						t.Errorf("round %d: off by %g with half of the tokens repaired, by %g with none", round, a, b)
@@ -167,7 +170,8 @@ func TestBlendInABatch(t *testing.T) {
 	}
 	load.end()
 	blendLate := &Blend{Parts: late, Budget: budget, Load: load}
-	jobs := []*Job{o.job(&Blend{Parts: o.parts(), Budget: budget}), other.job(nil), other.job(&Blend{Parts: other.parts()}), o.job(blendLate)}
+	jobs := []*Job{o.job(&Blend{Parts: o.parts(), Budget: budget}), other.job(nil),
+		other.job(&Blend{Parts: other.parts()}), o.job(blendLate)}
 	out := make([]Outcome, len(jobs))
 	e.Run(jobs, out)
 	for i, j := range jobs {
@@ -186,7 +190,8 @@ func TestBlendInABatch(t *testing.T) {
 		}
 	}
 	if out[3].Reused[1] != 0 || out[3].Computed <= out[0].Computed {
-		t.Errorf("without one block %d tokens computed, with all %d; reused %v", out[3].Computed, out[0].Computed, out[3].Reused)
+		t.Errorf("without one block %d tokens computed, with all %d; reused %v", out[3].Computed, out[0].Computed,
+			out[3].Reused)
 	}
 }
 
@@ -242,7 +247,8 @@ func TestBlendByAnotherRule(t *testing.T) {
 	}
 }
 
-// What is computed beside a prompt changes nothing of it: not which tokens are repaired, nor the answer. It may be left.
+// What is computed beside a prompt changes nothing of it: not which tokens are repaired, nor the answer. It may be
+// left.
 func TestBesideAPrompt(t *testing.T) {
 	e := newTiny(t, ref.New(), "f32", Options{})
 	r := rand.New(rand.NewPCG(8, 2))
@@ -258,7 +264,8 @@ func TestBesideAPrompt(t *testing.T) {
 		job := blended()
 		more := &plan.Plan{Segments: append([]plan.Segment(nil), o.plan.Segments...)}
 		for range 3 {
-			more.Segments = append(more.Segments, plan.Segment{Kind: plan.Item, Tokens: randomTokens(r, 20), Start: o.base, Sees: []int32{0}})
+			more.Segments = append(more.Segments, plan.Segment{
+				Kind: plan.Item, Tokens: randomTokens(r, 20), Start: o.base, Sees: []int32{0}})
 		}
 		job.Plan, job.Blend.Beside, job.Segments = more, 3, make([]Segment, len(more.Segments))
 		job.Segments[5].Keep = true
@@ -286,7 +293,8 @@ func TestBlendKeepsExactOnly(t *testing.T) {
 	o := newOrdinary(t, e, rand.New(rand.NewPCG(9, 2)))
 	job := o.job(&Blend{Parts: o.parts()})
 	job.Segments = keeping(false, false, false, true)
-	if _, err := e.Do(context.Background(), job); err == nil || !strings.Contains(err.Error(), "sees tokens for which parts stand in") {
+	if _, err := e.Do(context.Background(), job); err == nil ||
+		!strings.Contains(err.Error(), "sees tokens for which parts stand in") {
 		t.Errorf("the instruction behind blended items can be kept: %v", err)
 	}
 }
@@ -305,7 +313,8 @@ func TestBlendInMultiples(t *testing.T) {
 			a := newOrdinary(t, plain, r)
 			b := &ordinary{plan: a.plan, items: a.items, at: a.at, base: a.base, start: a.start, blocks: blocksOf(t, rounds, a)}
 			most := blend.Budget{Items: 0.9}
-			jobs, same = append(jobs, b.job(&Blend{Parts: b.parts(), Budget: most})), append(same, a.job(&Blend{Parts: a.parts(), Budget: most}))
+			jobs, same = append(jobs, b.job(&Blend{Parts: b.parts(), Budget: most})),
+				append(same, a.job(&Blend{Parts: a.parts(), Budget: most}))
 			whole = append(whole, b.job(&Blend{Parts: b.parts(), Budget: blend.Budget{Items: 1}}))
 			want = append(want, a)
 		}
@@ -319,7 +328,8 @@ func TestBlendInMultiples(t *testing.T) {
 			}
 			n := want[i].plan.Tokens()
 			if all[i].Computed != n || got[i].Computed+sum(got[i].Reused) != n {
-				t.Fatalf("of %d tokens %d were computed at budget 1, and %d computed and %v reused at 0.9", n, all[i].Computed, got[i].Computed,
+				t.Fatalf("of %d tokens %d were computed at budget 1, and %d computed and %v reused at 0.9", n, all[i].Computed,
+					got[i].Computed,
 					got[i].Reused)
 			}
 			optional := plainly[i].Computed - (n - len(want[i].plan.Segments[2].Tokens))
@@ -337,7 +347,8 @@ func TestBlendInMultiples(t *testing.T) {
 				t.Fatal(err)
 			}
 			if d := distance(alone.Logits[0], got[i].Logits[0]); alone.Computed != got[i].Computed || d != 0 {
-				t.Errorf("alone %d rows are computed, beside another %d, and the answers differ by %g", alone.Computed, got[i].Computed, d)
+				t.Errorf("alone %d rows are computed, beside another %d, and the answers differ by %g", alone.Computed,
+					got[i].Computed, d)
 			}
 			if got[i].Computed == plainly[i].Computed && distance(got[i].Logits[0], plainly[i].Logits[0]) != 0 {
 				t.Error("the same rows were computed, and the answers differ")
@@ -380,8 +391,8 @@ func (c *counted) Alloc(n int) (compute.Block, error) {
 	return c.Memory.Alloc(n)
 }
 
-// Batches that need much scratch and batches that need little take turns in the same memory; what is not needed for long
-// is given back.
+// Batches that need much scratch and batches that need little take turns in the same memory; what is not needed for
+// long is given back.
 func TestScratchInTurns(t *testing.T) {
 	mem := &counted{Memory: ref.New().Memory()}
 	shape := compute.Shape{Layers: 4, Hidden: 8, Heads: 1, KVHeads: 1, HeadDim: 8, KV: compute.F32}

@@ -75,11 +75,14 @@ func TestJobsThatAreRefused(t *testing.T) {
 		job  Job
 		want string // "": it is computed
 	}{
-		"as many tokens as a batch":  {Job{Plan: user(make([]int32, 20)...)}, ""},
-		"one more":                   {Job{Plan: user(make([]int32, 21)...)}, "larger than a batch"},
-		"room for its logits":        {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}}, Into: make([]float32, 7)}, ""},
-		"too little room":            {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}}, Into: make([]float32, 6)}, "room for 6"},
-		"too much room":              {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}}, Into: make([]float32, 5)}, "room for 5"},
+		"as many tokens as a batch": {Job{Plan: user(make([]int32, 20)...)}, ""},
+		"one more":                  {Job{Plan: user(make([]int32, 21)...)}, "larger than a batch"},
+		"room for its logits": {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}},
+			Into: make([]float32, 7)}, ""},
+		"too little room": {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}},
+			Into: make([]float32, 6)}, "room for 6"},
+		"too much room": {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}}, Into: make([]float32, 5)},
+			"room for 5"},
 		"the last token of all":      {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{199}}}}, ""},
 		"a token behind it":          {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{0, 200}}}}, "200"},
 		"a token before the first":   {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{-1}}}}, "-1"},
@@ -94,7 +97,8 @@ func TestJobsThatAreRefused(t *testing.T) {
 		"one token more than that":   {Job{Plan: user(1, 2, 3, 4), Segments: From(cached), Hidden: []int{0}}, ""},
 		"KV for all, of none":        {Job{Plan: user(1, 2), Segments: make([]Segment, 1), Hidden: []int{0}}, ""},
 		"a scale that is kept":       {Job{Plan: scaled, Segments: keeping(true)}, "whole request"},
-		"a scale that is cached": {Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: []int32{1, 2, 3}, Scale: 2}}},
+		"a scale that is cached": {Job{Plan: &plan.Plan{
+			Segments: []plan.Segment{{Kind: plan.User, Tokens: []int32{1, 2, 3}, Scale: 2}}},
 			Segments: From(cached)}, "whole request"},
 		"a beam with room":            {Job{Plan: two([]int32{1}, []int32{2, 3, 4}), Beams: beams}, ""},
 		"a beam that is too long":     {Job{Plan: two([]int32{1}, []int32{2, 3, 4, 5}), Beams: beams}, "beam 0 of 4"},
@@ -118,7 +122,8 @@ func TestJobsThatAreRefused(t *testing.T) {
 	if _, err := without.Do(t.Context(), &Job{Plan: user(1), Segments: keeping(true)}); !errors.Is(err, errNoCache) {
 		t.Errorf("kept without a cache: %v", err)
 	}
-	if _, err := without.Do(t.Context(), &Job{Plan: user(1, 2, 3, 4), Segments: From(cached)}); !errors.Is(err, errNoCache) {
+	if _, err := without.Do(t.Context(), &Job{Plan: user(1, 2, 3, 4), Segments: From(cached)}); !errors.Is(err,
+		errNoCache) {
 		t.Errorf("behind a cached part, without a cache: %v", err)
 	}
 	if n := without.MaxTokens(); n != 131072 {
@@ -197,7 +202,8 @@ func TestCostOfABlend(t *testing.T) {
 		b             Blend
 		layers, whole int
 	}{
-		{Blend{}, 4, 1}, {Blend{Layers: 2}, 4, 2}, {Blend{Layers: 3}, 4, 3}, {Blend{Layers: 4}, 4, 3}, {Blend{Layers: 9}, 2, 1},
+		{Blend{}, 4, 1}, {Blend{Layers: 2}, 4, 2}, {Blend{Layers: 3}, 4, 3}, {Blend{Layers: 4}, 4, 3},
+		{Blend{Layers: 9}, 2, 1},
 		{Blend{Rule: &Rule{Layer: 2}}, 4, 3}, {Blend{Rule: &Rule{Watch: func(int, []float32) {}}}, 4, 4},
 	} {
 		if got := c.b.whole(c.layers); got != c.whole {
@@ -209,8 +215,10 @@ func TestCostOfABlend(t *testing.T) {
 		a, b *Blend
 		want bool
 	}{
-		{nil, nil, true}, {nil, &Blend{}, true}, {&Blend{}, &Blend{Layers: 2}, true}, {&Blend{Rule: rule}, &Blend{Rule: rule}, true},
-		{&Blend{Rule: rule}, nil, false}, {nil, &Blend{Rule: rule}, false}, {&Blend{Rule: rule}, &Blend{Rule: &Rule{Layer: 1}}, false},
+		{nil, nil, true}, {nil, &Blend{}, true}, {&Blend{}, &Blend{Layers: 2}, true},
+		{&Blend{Rule: rule}, &Blend{Rule: rule}, true},
+		{&Blend{Rule: rule}, nil, false}, {nil, &Blend{Rule: rule}, false},
+		{&Blend{Rule: rule}, &Blend{Rule: &Rule{Layer: 1}}, false},
 	} {
 		if got := c.a.with(c.b); got != c.want {
 			t.Errorf("%+v with %+v: %v", c.a, c.b, got)
@@ -237,7 +245,8 @@ func TestCheckOfABlend(t *testing.T) {
 	}
 	rows := b.expected(plain.Rows, e.shape.Layers)
 	first, late := b.shares(plain.Rows, rows, e.shape.Layers)
-	if want := (Cost{Rows: rows, Keys: plain.Keys * rows / plain.Rows, First: first, Late: late}); got != want || rows >= plain.Rows {
+	if want := (Cost{Rows: rows, Keys: plain.Keys * rows / plain.Rows, First: first, Late: late}); got != want ||
+		rows >= plain.Rows {
 		t.Errorf("%+v, want %+v; without parts %+v", got, want, plain)
 	}
 }
@@ -257,17 +266,20 @@ func TestBlendsThatAreRefused(t *testing.T) {
 		change func(j *Job)
 		want   string
 	}{
-		"as it is":                     {func(*Job) {}, ""},
-		"behind the last segment":      {func(j *Job) { j.Blend.Parts[last].Segment = 4 }, "of segment 4"},
-		"before the first":             {func(j *Job) { j.Blend.Parts[0].Segment = -1 }, "of segment -1"},
-		"of a segment before":          {func(j *Job) { j.Blend.Parts[last].Segment = 1 }, "of segment 1"},
-		"no tokens":                    {func(j *Job) { j.Blend.Parts[last].Tokens = 0 }, "part"},
-		"beyond its segment":           {func(j *Job) { j.Blend.Parts[last].At = n - j.Blend.Parts[last].Tokens + 1 }, "part"},
-		"over the part before":         {func(j *Job) { j.Blend.Parts[last].At = 0 }, "part"},
-		"of its own":                   {func(j *Job) { j.Blend.Parts[last].Source = plan.Computed }, "part"},
-		"that is not re-rotated":       {func(j *Job) { j.Blend.Parts[last].Source = plan.Cached }, "part"},
-		"with too little drift":        {func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, 1+j.Blend.Parts[last].Tokens) }, "part"},
-		"with its drift":               {func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, j.Blend.Parts[last].Tokens) }, ""},
+		"as it is":                {func(*Job) {}, ""},
+		"behind the last segment": {func(j *Job) { j.Blend.Parts[last].Segment = 4 }, "of segment 4"},
+		"before the first":        {func(j *Job) { j.Blend.Parts[0].Segment = -1 }, "of segment -1"},
+		"of a segment before":     {func(j *Job) { j.Blend.Parts[last].Segment = 1 }, "of segment 1"},
+		"no tokens":               {func(j *Job) { j.Blend.Parts[last].Tokens = 0 }, "part"},
+		"beyond its segment": {func(j *Job) { j.Blend.Parts[last].At = n - j.Blend.Parts[last].Tokens + 1 },
+			"part"},
+		"over the part before":   {func(j *Job) { j.Blend.Parts[last].At = 0 }, "part"},
+		"of its own":             {func(j *Job) { j.Blend.Parts[last].Source = plan.Computed }, "part"},
+		"that is not re-rotated": {func(j *Job) { j.Blend.Parts[last].Source = plan.Cached }, "part"},
+		"with too little drift": {
+			func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, 1+j.Blend.Parts[last].Tokens) }, "part"},
+		"with its drift": {
+			func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, j.Blend.Parts[last].Tokens) }, ""},
 		"a budget above 1":             {func(j *Job) { j.Blend.Budget.Items = 1.5 }, "budget"},
 		"a search":                     {func(j *Job) { j.Want, j.Search = nil, &Search{} }, "search"},
 		"a watched job with parts":     {func(j *Job) { j.Blend.Rule = &Rule{Watch: func(int, []float32) {}} }, "watched"},
@@ -330,7 +342,8 @@ func TestSourceOfASegment(t *testing.T) {
 func TestLeaveBeside(t *testing.T) {
 	j := &Job{Plan: &plan.Plan{Segments: make([]plan.Segment, 5)}, Blend: &Blend{Beside: 2}, Segments: make([]Segment, 5)}
 	whole := j.Plan
-	if !j.LeaveBeside() || len(j.Plan.Segments) != 3 || len(j.Segments) != 3 || j.Blend.Beside != 0 || len(whole.Segments) != 5 {
+	if !j.LeaveBeside() || len(j.Plan.Segments) != 3 || len(j.Segments) != 3 || j.Blend.Beside != 0 ||
+		len(whole.Segments) != 5 {
 		t.Errorf("%d segments of the plan, %d of the job, %d beside", len(j.Plan.Segments), len(j.Segments), j.Blend.Beside)
 	}
 	if j.LeaveBeside() || (&Job{}).LeaveBeside() {
@@ -349,7 +362,8 @@ func TestLogitsInTheJobsMemory(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 7))
 	p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: randomTokens(r, 10)}}}
 	for range 40 {
-		p.Segments = append(p.Segments, plan.Segment{Kind: plan.Item, Tokens: randomTokens(r, 1+r.IntN(3)), Start: 10, Sees: []int32{0}})
+		p.Segments = append(p.Segments, plan.Segment{Kind: plan.Item, Tokens: randomTokens(r, 1+r.IntN(3)), Start: 10,
+			Sees: []int32{0}})
 	}
 	for name, want := range map[string]func(i int) Want{
 		"one head":  func(i int) Want { return Want{Segment: i, Head: one} },
@@ -385,7 +399,8 @@ func TestLogitsInTheJobsMemory(t *testing.T) {
 			if flat := slices.Concat(plain.Logits...); !slices.Equal(flat, j.Into) || out[1].Logits != nil {
 				t.Errorf("%s, %d rows: %v…, want %v…", name, n, j.Into[:min(4, len(j.Into))], flat[:min(4, len(flat))])
 			}
-			if len(out[1].Hidden) != 2 || !slices.Equal(out[1].Hidden[0], plain.Hidden[0]) || !slices.Equal(out[1].Hidden[1], plain.Hidden[1]) ||
+			if len(out[1].Hidden) != 2 || !slices.Equal(out[1].Hidden[0], plain.Hidden[0]) ||
+				!slices.Equal(out[1].Hidden[1], plain.Hidden[1]) ||
 				slices.Equal(plain.Hidden[0], plain.Hidden[1]) {
 				t.Errorf("%s, %d rows: other states", name, n)
 			}
@@ -399,7 +414,8 @@ func TestLogitsInTheJobsMemory(t *testing.T) {
 	}
 }
 
-// A job whose KV does not fit is computed all the same, and nothing of it is kept; one that adds to cached KV fails, and the others do not.
+// A job whose KV does not fit is computed all the same, and nothing of it is kept; one that adds to cached KV fails,
+// and the others do not.
 func TestACacheWithoutRoom(t *testing.T) {
 	e := newTiny(t, oneThread(t), "f32", Options{})
 	r := rand.New(rand.NewPCG(2, 7))
@@ -417,13 +433,15 @@ func TestACacheWithoutRoom(t *testing.T) {
 	out := make([]Outcome, 3)
 	e.Run([]*Job{{Plan: p, Hidden: []int{0}, Segments: keeping(true)}, {Plan: p, Hidden: []int{0}, Segments: From(cached)},
 		{Plan: p, Hidden: []int{0}}}, out)
-	if out[0].Err != nil || len(out[0].Kept) != 1 || out[0].Kept[0] != nil || !slices.Equal(out[0].Hidden[0], want.Hidden[0]) {
+	if out[0].Err != nil || len(out[0].Kept) != 1 || out[0].Kept[0] != nil ||
+		!slices.Equal(out[0].Hidden[0], want.Hidden[0]) {
 		t.Errorf("a job that wants its KV kept: %v, kept %v", out[0].Err, out[0].Kept)
 	}
 	if !errors.Is(out[1].Err, kv.ErrFull) || out[1].Kept != nil {
 		t.Errorf("a job that adds to cached KV: %v", out[1].Err)
 	}
-	if out[2].Err != nil || !slices.Equal(out[2].Hidden[0], want.Hidden[0]) || out[2].Computed != 40 || out[2].BatchTokens != 80 {
+	if out[2].Err != nil || !slices.Equal(out[2].Hidden[0], want.Hidden[0]) || out[2].Computed != 40 ||
+		out[2].BatchTokens != 80 {
 		t.Errorf("another job: %v, %d computed in a batch of %d", out[2].Err, out[2].Computed, out[2].BatchTokens)
 	}
 	e.pool.Free(hog)
@@ -528,7 +546,8 @@ func TestMemoryOfBeams(t *testing.T) {
 	}
 }
 
-// Blocks that are kept are given to searches that need at least half of them, the smallest first; those that lie longest make room.
+// Blocks that are kept are given to searches that need at least half of them, the smallest first; those that lie
+// longest make room.
 func TestKeptMemoryOfBeams(t *testing.T) {
 	mem := &tallied{Memory: oneThread(t).Memory()}
 	s := &beamStore{memory: mem}
@@ -610,20 +629,25 @@ func TestGroupsOfJobs(t *testing.T) {
 		rows []int
 		want []int // which run with the first
 	}{
-		"plain":               {[]*Job{{}, {}, {}}, []int{50, 49, 1}, []int{0, 1, 2}},
-		"too many rows":       {[]*Job{{}, {}, {}}, []int{50, 51, 50}, []int{0, 2}},
-		"with a search":       {[]*Job{{}, search(tree, 5, 5), {}}, []int{1, 1, 1}, []int{0, 2}},
-		"searches":            {[]*Job{search(tree, 5, 5), {}, search(tree, 5, 5)}, []int{1, 1, 1}, []int{0, 2}},
-		"another tree":        {[]*Job{search(tree, 5, 5), search(other, 5, 5)}, []int{1, 1}, []int{0}},
-		"other widths":        {[]*Job{search(tree, 5, 5), search(tree, 10, 6), search(tree, 4, 99)}, []int{1, 1, 1}, []int{0, 1, 2}},
-		"wide and narrow":     {[]*Job{search(tree, 5, 5), search(tree, 11, 5), search(tree, 2, 5)}, []int{1, 1, 1}, []int{0}},
-		"room for the widest": {[]*Job{search(tree, 30, 5), search(tree, 50, 5), search(tree, 30, 5)}, []int{1, 1, 1}, []int{0, 1}},
-		"too many beams":      {[]*Job{search(tree, 50, 5), search(tree, 50, 5), search(tree, 50, 5)}, []int{1, 1, 1}, []int{0, 1}},
-		"blends of a rule":    {[]*Job{{Blend: rule}, {}, {Blend: rule}}, []int{1, 1, 1}, []int{0, 2}},
-		"nine searches":       {searches(9), make([]int, 9), first(9)},
-		"sixteen searches":    {searches(16), make([]int, 16), first(16)},
-		"seventeen searches":  {searches(17), make([]int, 17), first(9)},
-		"many, and a ranking": {append([]*Job{search(tree, 5, 5), {}}, searches(17)...), make([]int, 19), []int{0, 2, 3, 4, 5, 6, 7, 8, 9}},
+		"plain":         {[]*Job{{}, {}, {}}, []int{50, 49, 1}, []int{0, 1, 2}},
+		"too many rows": {[]*Job{{}, {}, {}}, []int{50, 51, 50}, []int{0, 2}},
+		"with a search": {[]*Job{{}, search(tree, 5, 5), {}}, []int{1, 1, 1}, []int{0, 2}},
+		"searches":      {[]*Job{search(tree, 5, 5), {}, search(tree, 5, 5)}, []int{1, 1, 1}, []int{0, 2}},
+		"another tree":  {[]*Job{search(tree, 5, 5), search(other, 5, 5)}, []int{1, 1}, []int{0}},
+		"other widths": {[]*Job{search(tree, 5, 5), search(tree, 10, 6), search(tree, 4, 99)}, []int{1, 1, 1},
+			[]int{0, 1, 2}},
+		"wide and narrow": {[]*Job{search(tree, 5, 5), search(tree, 11, 5), search(tree, 2, 5)}, []int{1, 1, 1},
+			[]int{0}},
+		"room for the widest": {[]*Job{search(tree, 30, 5), search(tree, 50, 5), search(tree, 30, 5)}, []int{1, 1, 1},
+			[]int{0, 1}},
+		"too many beams": {[]*Job{search(tree, 50, 5), search(tree, 50, 5), search(tree, 50, 5)}, []int{1, 1, 1},
+			[]int{0, 1}},
+		"blends of a rule":   {[]*Job{{Blend: rule}, {}, {Blend: rule}}, []int{1, 1, 1}, []int{0, 2}},
+		"nine searches":      {searches(9), make([]int, 9), first(9)},
+		"sixteen searches":   {searches(16), make([]int, 16), first(16)},
+		"seventeen searches": {searches(17), make([]int, 17), first(9)},
+		"many, and a ranking": {append([]*Job{search(tree, 5, 5), {}}, searches(17)...), make([]int, 19),
+			[]int{0, 2, 3, 4, 5, 6, 7, 8, 9}},
 	} {
 		tasks := make([]task, len(c.jobs))
 		for i := range tasks {
@@ -678,7 +702,8 @@ func TestSearchesOfADevice(t *testing.T) {
 	}
 	leaves := slices.Clone(alone.Search.Leaves)
 	cached := e.keep(t, user(prompt[:7]...))
-	jobs := []*Job{job(user(prompt...), 3, 5), {Plan: two, Hidden: []int{1}}, job(two, 3, 5), job(user(randomTokens(r, 3)...), 3, 5),
+	jobs := []*Job{job(user(prompt...), 3, 5), {Plan: two, Hidden: []int{1}}, job(two, 3, 5),
+		job(user(randomTokens(r, 3)...), 3, 5),
 		job(two, 2, 2)}
 	jobs[2].Segments = From(cached, nil)
 	out := make([]Outcome, len(jobs))
@@ -708,7 +733,8 @@ func TestSearchesOfADevice(t *testing.T) {
 	if _, err := e.Do(t.Context(), bad); err == nil {
 		t.Error("a search behind a segment that is not there")
 	}
-	if _, err := newTiny(t, oneThread(t), "f32", Options{}).Do(t.Context(), job(two, 3, 5)); !errors.Is(err, compute.ErrNoSearch) {
+	if _, err := newTiny(t, oneThread(t), "f32", Options{}).Do(t.Context(), job(two, 3, 5)); !errors.Is(err,
+		compute.ErrNoSearch) {
 		t.Errorf("a device that does not search: %v", err)
 	}
 }
@@ -766,136 +792,3 @@ type sizedRunner struct{ compute.Runner }
 
 func (sizedRunner) Sizes(most int) []int { return []int{1, most} }
 func (sizedRunner) Multiple() int        { return 16 }
-
-// A failure of the device fails all jobs of the batch, whatever it was doing, keeps nothing, and says whether the
-// device is lost. The next batch is computed.
-func TestDevicesThatFail(t *testing.T) {
-	dev := &losing{Device: oneThread(t)}
-	e := newTiny(t, dev.Device, "f32", Options{})
-	f := &failing{Model: e.model, err: errors.New("no more")}
-	other, err := New(f, dev, Options{Cache: e.store, MaxTokens: 500})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	head := e.packed(t, 1, 2)
-	job := &Job{Plan: user(1, 2, 3), Hidden: []int{0}, Want: []Want{{Head: head}, {IDs: ids(2)}}, Segments: keeping(true)}
-	for _, lost := range []error{nil, errors.New("gone")} {
-		dev.lost = lost
-		for _, step := range []string{"forward", "logits", "project", "hidden"} {
-			f.step = step
-			out := make([]Outcome, 2)
-			other.Run([]*Job{job, {Plan: user(4, 5)}}, out)
-			for i := range out {
-				if !errors.Is(out[i].Err, f.err) || errors.Is(out[i].Err, ErrLost) != (lost != nil) || out[i].Kept != nil || out[i].Logits != nil {
-					t.Errorf("%s, lost %v, job %d: %+v", step, lost, i, out[i])
-				}
-			}
-			if used := e.pool.Stats().Used; used != 0 {
-				t.Errorf("%s: %d bytes of KV are in use", step, used)
-			}
-		}
-	}
-	f.step, dev.lost = "", nil
-	r, err := other.Do(t.Context(), job)
-	if err != nil || len(r.Kept) != 1 || r.Kept[0] == nil {
-		t.Fatalf("afterwards: %v", err)
-	}
-	r.Kept[0].Release()
-	if other.MaxTokens() != 500 || !slices.Equal(other.Sizes(9), []int{1, 9}) || other.pass.multiple != 16 || e.Sizes(9) != nil ||
-		e.pass.multiple != 1 {
-		t.Errorf("%d tokens, sizes %v, multiples of %d", other.MaxTokens(), other.Sizes(9), other.pass.multiple)
-	}
-	if got := multiple(nil, Options{Multiple: 4}); got != 4 {
-		t.Errorf("multiples of %d, want 4", got)
-	}
-	dev.open = errors.New("busy")
-	if _, err := New(f, dev, Options{}); !errors.Is(err, dev.open) {
-		t.Errorf("a device that cannot be opened: %v", err)
-	}
-	called := 0
-	if _, err := e.Do(t.Context(), &Job{Plan: user(1), Meanwhile: func() { called++ }}); err != nil || called != 1 {
-		t.Errorf("what is done meanwhile was done %d times, %v", called, err)
-	}
-}
-
-// A batch whose segments fill scratch memory to its last byte is computed, again and again.
-func TestScratchIsFilledToItsEnd(t *testing.T) {
-	e := newTiny(t, oneThread(t), "f32", Options{})
-	r := rand.New(rand.NewPCG(3, 3))
-	p := &plan.Plan{}
-	for range 50 {
-		p.Segments = append(p.Segments, plan.Segment{Kind: plan.Item, Tokens: randomTokens(r, 64)})
-	}
-	var first []float32
-	for range 3 {
-		res, err := e.Do(t.Context(), &Job{Plan: p, Hidden: []int{49}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first == nil {
-			first = res.Hidden[0]
-		}
-		if !slices.Equal(res.Hidden[0], first) || e.pass.used != e.pass.scratch.Size || e.pass.used <= 1<<20 {
-			t.Errorf("%d of %d bytes are used", e.pass.used, e.pass.scratch.Size)
-		}
-	}
-}
-
-// Scratch memory is kept while batches need it, and given back when they need much less for long.
-func TestScratchMemory(t *testing.T) {
-	e := newTiny(t, oneThread(t), "f32", Options{})
-	p := &pass{}
-	defer p.free()
-	need := func(tokens int) int {
-		p.tasks = []task{{job: &Job{Plan: user(make([]int32, tokens)...)}, out: &Outcome{}}}
-		if err := p.reserveScratch(e.Engine); err != nil {
-			t.Fatal(err)
-		}
-		return p.scratch.Size
-	}
-	if got := need(10); got != 1<<20 {
-		t.Errorf("%d bytes for a few tokens", got)
-	}
-	large := 3 * keptScratch / e.shape.ChunkBytes(1, true)
-	most := need(large)
-	if most != align(e.shape.ChunkBytes(large, true)) {
-		t.Errorf("%d bytes for %d tokens", most, large)
-	}
-	for i := range scratchUnused - 1 {
-		if got := need(10); got != most {
-			t.Fatalf("%d bytes after %d small batches", got, i+1)
-		}
-	}
-	if got := need(large / 2); got != most { // half of it is much
-		t.Errorf("%d bytes for half of the tokens", got)
-	}
-	for range scratchUnused - 1 {
-		need(10)
-	}
-	if got := need(10); got != 1<<20 {
-		t.Errorf("%d bytes after %d small batches", got, scratchUnused)
-	}
-	for n, want := range map[int]int{0: 0, 1: 256, 255: 256, 256: 256, 257: 512} {
-		if got := align(n); got != want {
-			t.Errorf("%d aligned is %d", n, got)
-		}
-	}
-	p.free()
-	mem := &tallied{Memory: e.memory}
-	broken := &Engine{shape: e.shape, memory: mem, opt: e.opt}
-	for _, tokens := range []int{10, 3000, 6000} { // each needs more than the one before
-		p.tasks = []task{{job: &Job{Plan: user(make([]int32, tokens)...)}, out: &Outcome{}}}
-		if err := p.reserveScratch(broken); err != nil || mem.blocks != 1 {
-			t.Errorf("%v, %d blocks for scratch", err, mem.blocks)
-		}
-	}
-	p.free()
-	if mem.blocks != 0 {
-		t.Errorf("%d blocks are left", mem.blocks)
-	}
-	mem.full = errors.New("no room")
-	if err := p.reserveScratch(broken); !errors.Is(err, mem.full) {
-		t.Errorf("no room for scratch: %v", err)
-	}
-}

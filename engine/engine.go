@@ -4,8 +4,9 @@
 // It knows plans only. The result of a job depends on its own plan alone. It is the same with KV from the cache as
 // with computed KV, on the CPU to the bit.
 //
-// An engine starts no goroutine and has no queue: whoever calls Run decides what goes together. It decides nothing from time
-// and reads no clock but the one it is given to measure batches: how long a batch waits for a Load is decided by others.
+// An engine starts no goroutine and has no queue: whoever calls Run decides what goes together. It decides nothing from
+// time and reads no clock but the one it is given to measure batches: how long a batch waits for a Load is decided by
+// others.
 package engine
 
 import (
@@ -55,15 +56,17 @@ type Want struct {
 	Head    compute.Linear // from the model's Head; used when not nil
 }
 
-// Segment says where a job gets the KV of a segment of its plan, and whether it returns that. The zero Segment is computed and not
-// returned. The plan itself says neither: it means the same with any KV, and runs again without where the cache has no room.
+// Segment says where a job gets the KV of a segment of its plan, and whether it returns that. The zero Segment is
+// computed and not returned. The plan itself says neither: it means the same with any KV, and runs again without where
+// the cache has no room.
 type Segment struct {
-	// Entry is the KV of the segment's leading tokens; nil: all are computed. The caller keeps its reference until Do returns.
+	// Entry is the KV of the segment's leading tokens; nil: all are computed. The caller keeps its reference until Do
+	// returns.
 	Entry *kv.Entry
 	Tier  plan.Tier // where Entry was found, for whoever counts that
 	Keep  bool      // its KV shall be returned, if the cache has room for it
-	// Underway is nil, or has the KV of all of the segment's tokens when another job has computed it. The caller keeps it until Do
-	// returns.
+	// Underway is nil, or has the KV of all of the segment's tokens when another job has computed it. The caller keeps it
+	// until Do returns.
 	Underway *Underway
 	Last     bool // something is wanted of the segment: its last token is computed even if Underway has its KV
 }
@@ -267,9 +270,9 @@ type Outcome struct {
 	Err error
 }
 
-// Run computes jobs as one batch, or searches and others as one each, and sets out[i] to the outcome of jobs[i]. A job that is wrong or
-// finds no room fails alone. Jobs that compute more than MaxTokens tokens together become several batches: of a job that blends, Check
-// expects less than what its first layer computes.
+// Run computes jobs as one batch, or searches and others as one each, and sets out[i] to the outcome of jobs[i]. A job
+// that is wrong or finds no room fails alone. Jobs that compute more than MaxTokens tokens together become several
+// batches: of a job that blends, Check expects less than what its first layer computes.
 func (e *Engine) Run(jobs []*Job, out []Outcome) { e.run(jobs, out, nil) }
 
 // RunPausing is Run for jobs that give way: pause is called between operations, and other engines of the device may run
@@ -355,8 +358,8 @@ func (e *Engine) Close() error {
 type Cost struct {
 	Rows int // tokens
 	Keys int // keys that they attend to, summed
-	// Of a job that blends: the share of Rows that is computed before rows are chosen, and how many times Rows would be computed more
-	// if nothing came of what is read from a disk.
+	// Of a job that blends: the share of Rows that is computed before rows are chosen, and how many times Rows would be
+	// computed more if nothing came of what is read from a disk.
 	First, Late float64
 }
 
@@ -410,7 +413,8 @@ func (e *Engine) check(j *Job) (int, error) {
 	for i := range j.Plan.Segments {
 		tokens, cached := len(j.Plan.Segments[i].Tokens), j.done(i)
 		if b := j.beam(i); b >= 0 && (b >= j.Beams.Width() || tokens > j.Beams.depth) {
-			return 0, fmt.Errorf("engine: beam %d of %d tokens, there is room for %d of %d", b, tokens, j.Beams.Width(), j.Beams.depth)
+			return 0, fmt.Errorf("engine: beam %d of %d tokens, there is room for %d of %d", b, tokens, j.Beams.Width(),
+				j.Beams.depth)
 		}
 		if s := &j.Plan.Segments[i]; (s.Extra != nil || s.Scale != 0) && (j.cached(i) != nil || j.keeps(i)) {
 			return 0, fmt.Errorf("engine: segment %d depends on the whole request, but its KV is cached or shall be", i)

@@ -69,7 +69,8 @@ func newTinyOf(t *testing.T, dev compute.Device, dtype string, opt Options, laye
 	t.Helper()
 	dtype, kvDType, _ := strings.Cut(dtype, "+")
 	dir := t.TempDir()
-	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: layers, Heads: 6, KVHeads: 2, HeadDim: 32, Inter: 160,
+	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: layers, Heads: 6, KVHeads: 2, HeadDim: 32,
+		Inter: 160,
 		Vocab: 200, Seed: 7}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
@@ -193,7 +194,8 @@ func sameBits(t *testing.T, e *tiny, r *rand.Rand, round int) {
 			}
 		}
 		got := &out[1].Result
-		compare(t, fmt.Sprintf("round %d, try %d, %d of %d tokens cached", round, try, got.Cached, got.Cached+got.Computed), got, alone)
+		compare(t, fmt.Sprintf("round %d, try %d, %d of %d tokens cached", round, try, got.Cached, got.Cached+got.Computed),
+			got, alone)
 	}
 	for _, k := range kept.Kept {
 		if k != nil {
@@ -279,7 +281,8 @@ func TestKeptNothingIncomplete(t *testing.T) {
 		t.Helper()
 		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]},
 			{Kind: plan.Item, Tokens: tokens[:1], Start: n, Sees: []int32{0}}}}
-		r, err := other.Do(t.Context(), &Job{Plan: p, Hidden: []int{1}, Segments: []Segment{{Entry: cached, Keep: true}, {Keep: true}}})
+		r, err := other.Do(t.Context(), &Job{Plan: p, Hidden: []int{1},
+			Segments: []Segment{{Entry: cached, Keep: true}, {Keep: true}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -329,14 +332,15 @@ func TestErrors(t *testing.T) {
 		job  *Job
 		want error // nil: any error
 	}{
-		"too large":          {t.Context(), &Job{Plan: big}, ErrTooLarge},
-		"client gone":        {gone, &Job{Plan: one}, context.Canceled},
-		"no such segment":    {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 5}}}, nil},
-		"an empty segment":   {t.Context(), &Job{Plan: one, Hidden: []int{1}}, nil},
-		"no such token":      {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 0, IDs: []int32{200}}}}, nil},
-		"a wrong plan":       {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{-1}}}}}, nil},
-		"too few cached":     {t.Context(), &Job{Plan: one, Segments: make([]Segment, 1)}, nil},
-		"beyond the context": {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Start: 1 << 30, Tokens: []int32{1}}}}}, nil},
+		"too large":        {t.Context(), &Job{Plan: big}, ErrTooLarge},
+		"client gone":      {gone, &Job{Plan: one}, context.Canceled},
+		"no such segment":  {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 5}}}, nil},
+		"an empty segment": {t.Context(), &Job{Plan: one, Hidden: []int{1}}, nil},
+		"no such token":    {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 0, IDs: []int32{200}}}}, nil},
+		"a wrong plan":     {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{-1}}}}}, nil},
+		"too few cached":   {t.Context(), &Job{Plan: one, Segments: make([]Segment, 1)}, nil},
+		"beyond the context": {t.Context(), &Job{Plan: &plan.Plan{
+			Segments: []plan.Segment{{Start: 1 << 30, Tokens: []int32{1}}}}}, nil},
 	} {
 		_, err := e.Do(c.ctx, c.job)
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {

@@ -51,7 +51,8 @@ func TestKeepingChangesNothingFP8(t *testing.T) {
 				e := newTiny(t, dev, dtype, Options{})
 				for _, n := range []int{1, 63, 64, 65, 128, 200} {
 					user, item := randomTokens(r, n), randomTokens(r, 70)
-					p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: user}, {Kind: plan.Item, Tokens: item, Start: n, Sees: []int32{0}},
+					p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: user},
+						{Kind: plan.Item, Tokens: item, Start: n, Sees: []int32{0}},
 						{Kind: plan.Instruction, Tokens: []int32{4, 5}, Start: n + 70, Sees: []int32{0, 1}}}}
 					job := &Job{Plan: p, Want: []Want{{Segment: 2, IDs: ids(50)}}, Hidden: []int{2}}
 					alone, err := e.Do(t.Context(), job)
@@ -97,7 +98,8 @@ func TestBeamsFP8(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newTiny(t, dev, "bf16+fp8", Options{})
 			r := rand.New(rand.NewPCG(8, 10))
-			prompt := []plan.Segment{{Kind: plan.User, Tokens: randomTokens(r, 93)}, {Kind: plan.Instruction, Start: 93, Sees: []int32{0}}}
+			prompt := []plan.Segment{{Kind: plan.User, Tokens: randomTokens(r, 93)},
+				{Kind: plan.Instruction, Start: 93, Sees: []int32{0}}}
 			first, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: prompt}, Segments: keeping(true, false)})
 			if err != nil {
 				t.Fatal(err)
@@ -131,13 +133,15 @@ func TestBeamsFP8(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i, path := range paths {
-					alone, err := e.Do(t.Context(), &Job{Plan: withBeams(prompt, [][]int32{path}), Want: []Want{{Segment: len(prompt), IDs: ids(20)}},
+					alone, err := e.Do(t.Context(), &Job{Plan: withBeams(prompt, [][]int32{path}),
+						Want:     []Want{{Segment: len(prompt), IDs: ids(20)}},
 						Segments: From(first.Kept[0], nil, nil)})
 					if err != nil {
 						t.Fatal(err)
 					}
 					if !slices.Equal(got.Logits[i], alone.Logits[0]) {
-						t.Fatalf("round %d, beam %d with path %v: %v, by itself %v", round, i, path, got.Logits[i][:4], alone.Logits[0][:4])
+						t.Fatalf("round %d, beam %d with path %v: %v, by itself %v", round, i, path, got.Logits[i][:4],
+							alone.Logits[0][:4])
 					}
 				}
 				beams.Advance()

@@ -12,7 +12,8 @@ import (
 	"grebe/plan"
 )
 
-// A job that is watched answers as any other and keeps what it shall; what it is told of each layer is what rules are told of it.
+// A job that is watched answers as any other and keeps what it shall; what it is told of each layer is what rules are
+// told of it.
 func TestWatch(t *testing.T) {
 	devices := cpuDevices(t)
 	devices["ref"] = ref.New()
@@ -39,10 +40,12 @@ func TestWatch(t *testing.T) {
 			}
 			defer got.Kept[2].Release()
 			if d := distance(got.Logits[0], want.Logits[0]); d != 0 || got.Computed != want.Computed || len(seen) != layers {
-				t.Errorf("answer off by %g, %d tokens computed of %d, %d layers told of %d", d, got.Computed, want.Computed, len(seen), layers)
+				t.Errorf("answer off by %g, %d tokens computed of %d, %d layers told of %d", d, got.Computed, want.Computed,
+					len(seen), layers)
 			}
 			for layer := range layers - 1 {
-				rule := &Rule{Layer: layer, Received: true, Score: func(score, received []float32, _ []plan.Source, _ []compute.Segment) {
+				rule := &Rule{Layer: layer, Received: true, Score: func(score, received []float32, _ []plan.Source,
+					_ []compute.Segment) {
 					if !slices.Equal(received, seen[layer]) {
 						t.Errorf("layer %d: watched %v, a rule is told %v", layer, seen[layer], received)
 					}
@@ -52,7 +55,8 @@ func TestWatch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if rows := o.plan.Tokens(); len(seen[layers-1]) != rows || abs(total(seen[layers-1])-float32(rows)) > 1e-3*float32(rows) {
+			if rows := o.plan.Tokens(); len(seen[layers-1]) != rows ||
+				abs(total(seen[layers-1])-float32(rows)) > 1e-3*float32(rows) {
 				t.Errorf("the last layer's rows received %v, want one for each of %d rows", total(seen[layers-1]), rows)
 			}
 		})
@@ -118,8 +122,10 @@ func TestBlendByImportance(t *testing.T) {
 		mixed[i].Source = plan.Prototype
 	}
 	got, want = by(mixed, &Blend{Importance: m}), by(mixed, &Blend{})
-	if n := len(mixed) / 2; !slices.Equal(got.Reused[:n], want.Reused[:n]) || slices.Equal(got.Reused[n:], want.Reused[n:]) {
-		t.Errorf("of prototypes and blocks %v are reused, by attention alone %v: want the same of prototypes, and not of blocks", got.Reused,
+	if n := len(mixed) / 2; !slices.Equal(got.Reused[:n], want.Reused[:n]) ||
+		slices.Equal(got.Reused[n:], want.Reused[n:]) {
+		t.Errorf("of prototypes and blocks %v are reused, by attention alone %v: want the same of prototypes, and not of "+
+			"blocks", got.Reused,
 			want.Reused)
 	}
 }

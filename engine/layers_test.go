@@ -19,7 +19,8 @@ func TestBlendLayers(t *testing.T) {
 	job := func(layers int) *Job { return o.job(&Blend{Parts: o.parts(), Budget: budget, Layers: layers}) }
 	by := func(layer int) []float32 {
 		t.Helper()
-		rule := &Rule{Layer: layer, Received: true, Score: func(score, received []float32, _ []plan.Source, _ []compute.Segment) {
+		rule := &Rule{Layer: layer, Received: true, Score: func(score, received []float32, _ []plan.Source,
+			_ []compute.Segment) {
 			blend.ByAttention(score, received, nil, 0)
 		}}
 		r, err := e.Do(t.Context(), o.job(&Blend{Parts: o.parts(), Budget: budget, Rule: rule}))

@@ -2,11 +2,11 @@ package engine
 
 import "time"
 
-// Load brings the KV of parts from below memory while a job waits and computes. A loading.Loading is one. Layers that compute
-// all tokens need none of it. What has not come when rows are chosen is computed like any other token.
+// Load brings the KV of parts from below memory while a job waits and computes. A loading.Loading is one. Layers that
+// compute all tokens need none of it. What has not come when rows are chosen is computed like any other token.
 type Load interface {
-	// Take sets the entries of the parts that came, after it waited for all that comes, no longer than w allows. It returns how
-	// long it waited. The reader keeps its references until the job has ended.
+	// Take sets the entries of the parts that came, after it waited for all that comes, no longer than w allows. It
+	// returns how long it waited. The reader keeps its references until the job has ended.
 	Take(parts []Part, w Wait) time.Duration
 	// Stop ends all waits: nobody wants more.
 	Stop()

@@ -83,7 +83,8 @@ func openOnDisk(t *testing.T, dev compute.Device, dir string, room int64) *onDis
 			t.Fatal(err)
 		}
 	}
-	must(modeltest.Write(folder, modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 160, Vocab: 200, Seed: 7}))
+	must(modeltest.Write(folder, modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 128, Layers: 3, Heads: 4,
+		KVHeads: 2, HeadDim: 64, Inter: 160, Vocab: 200, Seed: 7}))
 	m, err := model.Open(folder, dev, model.Options{DType: "bf16"})
 	must(err)
 	d, err := disk.Open(dir, disk.Options{Budget: 64 << 20})
@@ -193,14 +194,16 @@ func (w *onDisk) same(t *testing.T, what string, o *ordinary, j *Job, got *Resul
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(got.Logits[0], want.Logits[0]) || got.Computed != want.Computed || !slices.Equal(got.Reused, want.Reused) || got.Late != want.Late {
+	if !slices.Equal(got.Logits[0], want.Logits[0]) || got.Computed != want.Computed ||
+		!slices.Equal(got.Reused, want.Reused) || got.Late != want.Late {
 		t.Errorf("%s: %d computed, %v reused, %d late; with the same blocks read ahead %d, %v, %d; answers are off by %g",
-			what, got.Computed, got.Reused, got.Late, want.Computed, want.Reused, want.Late, distance(got.Logits[0], want.Logits[0]))
+			what, got.Computed, got.Reused, got.Late, want.Computed, want.Reused, want.Late,
+			distance(got.Logits[0], want.Logits[0]))
 	}
 }
 
-// Blocks are read from a disk while the layers compute that need none of them: here nothing is read before the first layer has begun. Answers
-// are those of the same blocks read ahead, to the bit.
+// Blocks are read from a disk while the layers compute that need none of them: here nothing is read before the first
+// layer has begun. Answers are those of the same blocks read ahead, to the bit.
 func TestBlocksAreReadBesideFirstLayers(t *testing.T) {
 	near, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
@@ -252,8 +255,8 @@ func TestBlocksAreReadBesideFirstLayers(t *testing.T) {
 	}
 }
 
-// Whatever becomes of reads, and whenever (they fail, are late, are given up, find no room), a job's answer is that of the simple way with the
-// blocks that came, alone or in a batch with others; what did not come is computed.
+// Whatever becomes of reads, and whenever (they fail, are late, are given up, find no room), a job's answer is that of
+// the simple way with the blocks that came, alone or in a batch with others; what did not come is computed.
 func TestWhatDoesNotComeIsComputed(t *testing.T) {
 	dev, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
@@ -309,7 +312,8 @@ func TestWhatDoesNotComeIsComputed(t *testing.T) {
 			}
 			o := of(j)
 			if n := o.plan.Tokens(); out[i].Computed+sum(out[i].Reused) != n || out[i].Late+out[i].Blended != o.tokens() {
-				t.Errorf("seed %d: of %d tokens %d were computed, %v reused; %d did not come and %d did, of %d", seed, n, out[i].Computed, out[i].Reused, out[i].Late, out[i].Blended, o.tokens())
+				t.Errorf("seed %d: of %d tokens %d were computed, %v reused; %d did not come and %d did, of %d", seed, n,
+					out[i].Computed, out[i].Reused, out[i].Late, out[i].Blended, o.tokens())
 			}
 			late, all = late+out[i].Late, all+o.tokens()
 			w.same(t, fmt.Sprint("seed ", seed, " job ", i), o, j, &out[i].Result)

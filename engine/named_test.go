@@ -57,8 +57,9 @@ func TestLocateInAChain(t *testing.T) {
 	defer dev.Close()
 	e := newTiny(t, dev, "f32", Options{})
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 150)
-	r, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}}, Segments: keeping(true),
-		Want: []Want{{Segment: 0, IDs: ids(2)}}})
+	r, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}},
+		Segments: keeping(true),
+		Want:     []Want{{Segment: 0, IDs: ids(2)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,8 @@ func TestLocateInAChain(t *testing.T) {
 		case c.chunk < 0 && err == nil:
 			t.Errorf("%d tokens from %d: found, and no chunk has them", c.tokens, c.first)
 		case c.chunk >= 0 && (err != nil || got.Addr != chunks[c.chunk].Addr || at != c.at):
-			t.Errorf("%d tokens from %d: token %d of %+v, %v; want token %d of chunk %d", c.tokens, c.first, at, got, err, c.at, c.chunk)
+			t.Errorf("%d tokens from %d: token %d of %+v, %v; want token %d of chunk %d", c.tokens, c.first, at, got, err, c.at,
+				c.chunk)
 		}
 	}
 }

@@ -10,15 +10,16 @@ import (
 	"grebe/plan"
 )
 
-// once finds segments of a batch that mean the same, so that they are computed once. Two do when they have the same kind, tokens,
-// numbers and start, and see the same segments in the same order. What a segment yields depends on nothing else, so its KV and its
-// answers are the other's, on the CPU to the bit.
+// once finds segments of a batch that mean the same, so that they are computed once. Two do when they have the same
+// kind, tokens, numbers and start, and see the same segments in the same order. What a segment yields depends on
+// nothing else, so its KV and its answers are the other's, on the CPU to the bit.
 //
-// Later segments see the one that is computed in place of its equals, and see it as often as they would have seen these: attention
-// counts every key, and a repeated item has its weight in it. Answers of equal segments are read at the same row.
+// Later segments see the one that is computed in place of its equals, and see it as often as they would have seen
+// these: attention counts every key, and a repeated item has its weight in it. Answers of equal segments are read at
+// the same row.
 //
-// Only jobs with Once take part, and of those none that blend, search or have beams. KV that is to be kept is not taken from a
-// segment whose KV is not.
+// Only jobs with Once take part, and of those none that blend, search or have beams. KV that is to be kept is not taken
+// from a segment whose KV is not.
 type once struct {
 	seed  maphash.Seed
 	table []int32 // by hash: 1 + a segment of the batch; a place that is taken is followed by the next
@@ -75,7 +76,8 @@ func (j *Job) takesPart() bool { return j.Once && j.Blend == nil && j.Search == 
 // find returns an earlier segment of the batch that means the same, or negative, and the place in the table of either.
 func (p *pass) find(seg *plan.Segment, sees []int32) (segment int32, place int) {
 	o := &p.once
-	hash := maphash.Bytes(o.seed, bytesOf(seg.Tokens)) + 31*maphash.Bytes(o.seed, bytesOf(sees)) + uint64(seg.Start)<<8 + uint64(seg.Kind)
+	hash := maphash.Bytes(o.seed, bytesOf(seg.Tokens)) + 31*maphash.Bytes(o.seed, bytesOf(sees)) + uint64(seg.Start)<<8 +
+		uint64(seg.Kind)
 	mask := len(o.table) - 1
 	for place = int(hash) & mask; ; place = (place + 1) & mask {
 		at := o.table[place] - 1
@@ -88,7 +90,8 @@ func (p *pass) find(seg *plan.Segment, sees []int32) (segment int32, place int) 
 	}
 }
 
-// means reports whether segment at of the batch is computed from the same as seg, which sees these segments of the batch.
+// means reports whether segment at of the batch is computed from the same as seg, which sees these segments of the
+// batch.
 func (p *pass) means(at int32, seg *plan.Segment, sees []int32) bool {
 	s := p.once.all[at].segment
 	return s.Kind == seg.Kind && s.Start == seg.Start && s.Scale == seg.Scale && slices.Equal(s.Tokens, seg.Tokens) &&
@@ -121,13 +124,15 @@ func (p *pass) share(e *Engine, t *task, i int, with int32, sees []int32) bool {
 	}
 	r.Cached += tokens
 	p.once.all = append(p.once.all, meaning{same: with})
-	p.batch.Segments = append(p.batch.Segments, compute.Segment{First: len(p.batch.Tokens), Sees: sees, Start: seg.Start, Scale: seg.Scale})
+	p.batch.Segments = append(p.batch.Segments, compute.Segment{
+		First: len(p.batch.Tokens), Sees: sees, Start: seg.Start, Scale: seg.Scale})
 	return true
 }
 
 // answers reports whether something is wanted of a segment.
 func (j *Job) answers(segment int) bool {
-	return slices.Contains(j.Hidden, segment) || slices.ContainsFunc(j.Want, func(w Want) bool { return w.Segment == segment })
+	return slices.Contains(j.Hidden, segment) || slices.ContainsFunc(j.Want,
+		func(w Want) bool { return w.Segment == segment })
 }
 
 // keys returns how many keys the tokens of segment i behind the first ones attend to, summed.
@@ -140,8 +145,8 @@ func (j *Job) keys(i, first int) int {
 	return (n-first)*seen + (n*(n+1)-first*(first+1))/2
 }
 
-// Tiers counts the tokens that were not computed for a job by where their KV was found. A shared segment is where it is shared,
-// whatever the job has of it elsewhere.
+// Tiers counts the tokens that were not computed for a job by where their KV was found. A shared segment is where it is
+// shared, whatever the job has of it elsewhere.
 func (r *Result) Tiers(j *Job) (tokens [plan.NumTiers]int) {
 	tokens = j.Tiers()
 	for _, i := range r.Shared.Segments {

@@ -29,8 +29,8 @@ func apart(p *plan.Plan) *plan.Plan {
 	return out
 }
 
-// repeating returns a plan whose items are repeated up to four times: user-first or item-first, with one instruction that sees all
-// or with one discriminant per item. distinct is how many tokens it has without repetitions.
+// repeating returns a plan whose items are repeated up to four times: user-first or item-first, with one instruction
+// that sees all or with one discriminant per item. distinct is how many tokens it has without repetitions.
 func repeating(r *rand.Rand) (p *plan.Plan, answers []int, distinct int) {
 	p = &plan.Plan{}
 	add := func(kind plan.Kind, tokens []int32, start int, sees ...int32) int32 {
@@ -84,8 +84,8 @@ func repeating(r *rand.Rand) (p *plan.Plan, answers []int, distinct int) {
 	return p, answers, distinct
 }
 
-// Repeated items, and the questions about them, are computed once, and all answers have the bits that they have when each is
-// computed.
+// Repeated items, and the questions about them, are computed once, and all answers have the bits that they have when
+// each is computed.
 func TestRepeatedItemsAreComputedOnce(t *testing.T) {
 	for name, dev := range cpuDevices(t) {
 		for _, dtype := range []string{"f32", "bf16"} {
@@ -117,7 +117,8 @@ func TestRepeatedItemsAreComputedOnce(t *testing.T) {
 					}
 					sameAnswers(t, fmt.Sprintf("round %d, KV kept: %v", round, keep), got, want)
 					repeated := p.Tokens() - distinct
-					if got.Computed != distinct || got.BatchTokens != distinct || got.Cached != repeated || got.Shared.Request != repeated ||
+					if got.Computed != distinct || got.BatchTokens != distinct || got.Cached != repeated ||
+						got.Shared.Request != repeated ||
 						got.Shared.Concurrent != 0 || got.Shared.Cost.Rows != repeated {
 						t.Fatalf("round %d: %d of %d tokens are distinct, but %+v", round, distinct, p.Tokens(), got)
 					}
@@ -236,7 +237,8 @@ func TestWhatCannotBeShared(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 21))
 	p := user(randomTokens(r, 30)...)
 	out := make([]Outcome, 2)
-	e.Run([]*Job{{Once: true, Plan: p, Hidden: []int{0}}, {Once: true, Plan: p, Hidden: []int{0}, Segments: keeping(true)}}, out)
+	e.Run([]*Job{{Once: true, Plan: p, Hidden: []int{0}},
+		{Once: true, Plan: p, Hidden: []int{0}, Segments: keeping(true)}}, out)
 	if out[0].Err != nil || out[1].Err != nil || out[1].Computed != 30 || out[1].Kept[0] == nil {
 		t.Fatalf("behind one that keeps nothing: %+v", out[1])
 	}
@@ -274,7 +276,8 @@ func TestTheFirstOfAJobFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := make([]Outcome, 2)
-	e.Run([]*Job{{Once: true, Plan: first, Segments: From(nil, cached), Hidden: []int{1}}, {Once: true, Plan: second, Hidden: []int{2}}}, out)
+	e.Run([]*Job{{Once: true, Plan: first, Segments: From(nil, cached), Hidden: []int{1}},
+		{Once: true, Plan: second, Hidden: []int{2}}}, out)
 	if !errors.Is(out[0].Err, kv.ErrFull) || out[0].Cached != 0 {
 		t.Errorf("the first: %+v", out[0])
 	}

@@ -73,8 +73,8 @@ func (p *pass) run(e *Engine) error {
 	return err
 }
 
-// settle passes a panic on, when nothing of the batch can be under way on the device any more: its memory is freed next.
-// To be deferred.
+// settle passes a panic on, when nothing of the batch can be under way on the device any more: its memory is freed
+// next. To be deferred.
 func (p *pass) settle(e *Engine) {
 	r := recover()
 	if r == nil {
@@ -250,8 +250,8 @@ func (j *Job) keepsAny() bool {
 	return slices.ContainsFunc(j.Segments, func(s Segment) bool { return s.Keep })
 }
 
-// Source says where the KV of segment i comes from. It is Cached where an entry has that of leading tokens, and that of its first
-// part where parts replace tokens; the other tokens of either are computed.
+// Source says where the KV of segment i comes from. It is Cached where an entry has that of leading tokens, and that of
+// its first part where parts replace tokens; the other tokens of either are computed.
 func (j *Job) Source(i int) plan.Source {
 	if j.cached(i) != nil {
 		return plan.Cached
@@ -304,7 +304,8 @@ func (p *pass) add(e *Engine, t *task) error {
 		chunks, entry, err := p.memory(e, job, i, &t.out.Result)
 		if err != nil {
 			p.batch.Segments, p.once.all = p.batch.Segments[:base], p.once.all[:base]
-			p.batch.Tokens, p.batch.Positions, p.batch.Extra = p.batch.Tokens[:rows], p.batch.Positions[:rows], p.batch.Extra[:extra]
+			p.batch.Tokens, p.batch.Positions, p.batch.Extra = p.batch.Tokens[:rows], p.batch.Positions[:rows],
+				p.batch.Extra[:extra]
 			p.releaseFrom(owned)
 			t.out.Result = Result{}
 			return err
@@ -332,7 +333,8 @@ func (p *pass) add(e *Engine, t *task) error {
 	return nil
 }
 
-// memory returns the chunks of a segment and the entry that they are of: the cached one, a new one, or none, of scratch.
+// memory returns the chunks of a segment and the entry that they are of: the cached one, a new one, or none, of
+// scratch.
 func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, *kv.Entry, error) {
 	from := len(p.chunks)
 	var of *kv.Entry
@@ -390,8 +392,8 @@ func (p *pass) room(e *Engine, kind plan.Kind, tokens int, transient bool) {
 	}
 }
 
-// scratchTokens is how many tokens of a segment are in a chunk of scratch: all, unless chunks have scales. These are cut as they
-// are when they are kept, so that keeping a segment changes nothing.
+// scratchTokens is how many tokens of a segment are in a chunk of scratch: all, unless chunks have scales. These are
+// cut as they are when they are kept, so that keeping a segment changes nothing.
 func scratchTokens(s *compute.Shape, kind plan.Kind, tokens int) int {
 	if s.ScaleBytes() == 0 || kv.LayoutOf(kind) != kv.Chain {
 		return tokens

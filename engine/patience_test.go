@@ -62,7 +62,8 @@ func TestWaitsOfSeveralBatchesAddUp(t *testing.T) {
 		}
 		l := newBrought()
 		l.waits = patience
-		return o.job(&Blend{Parts: parts, Budget: blend.Budget{Items: 0.3}, Layers: 1, Rule: rule, Load: l, Patience: patience})
+		return o.job(&Blend{Parts: parts, Budget: blend.Budget{Items: 0.3}, Layers: 1, Rule: rule, Load: l,
+			Patience: patience})
 	}
 	other := &Rule{Score: func(score, _ []float32, _ []plan.Source, _ []compute.Segment) { clear(score) }}
 	jobs, out := []*Job{late(nil), late(other)}, make([]Outcome, 2)
@@ -75,7 +76,8 @@ func TestWaitsOfSeveralBatchesAddUp(t *testing.T) {
 	}
 }
 
-// A batch takes what the clock that is given says; of several, each takes that of those before it too. Without a clock it is 0.
+// A batch takes what the clock that is given says; of several, each takes that of those before it too. Without a clock
+// it is 0.
 func TestTheClockIsGiven(t *testing.T) {
 	const ms = time.Millisecond
 	now := time.Time{}

@@ -97,7 +97,8 @@ func (e *Engine) group(tasks []task) int {
 	}
 	for i := 1; i < len(tasks) && n < most; i++ {
 		s := tasks[i].job.Search
-		if rows+tasks[i].rows > e.opt.MaxTokens || !tasks[i].job.Blend.with(tasks[0].job.Blend) || (s == nil) != (first == nil) || s != nil && !s.with(first) {
+		if rows+tasks[i].rows > e.opt.MaxTokens || !tasks[i].job.Blend.with(tasks[0].job.Blend) ||
+			(s == nil) != (first == nil) || s != nil && !s.with(first) {
 			continue
 		}
 		rows += tasks[i].rows
@@ -145,7 +146,8 @@ func (p *pass) search(e *Engine) error {
 		for j := range sees {
 			sees[j] = int32(t.base + j)
 		}
-		spec.Prompts = append(spec.Prompts, compute.Prompt{Row: p.lastRow(t, s.Segment), Position: int32(s.Position), Sees: sees,
+		spec.Prompts = append(spec.Prompts, compute.Prompt{
+			Row: p.lastRow(t, s.Segment), Position: int32(s.Position), Sees: sees,
 			Limits: s.Limits})
 		found = append(found, s.Leaves)
 	}

@@ -13,7 +13,8 @@ import (
 // searchingModel and searchingRunner stand for a device that searches by itself; what they compute is not asked for.
 type searchingModel struct{ Model }
 
-func (searchingModel) Search(compute.Searcher, *compute.Batch, *compute.Search, []compute.Linear, [][]compute.Leaf) error {
+func (searchingModel) Search(compute.Searcher, *compute.Batch, *compute.Search, []compute.Linear,
+	[][]compute.Leaf) error {
 	return errors.New("not asked for")
 }
 
@@ -53,11 +54,13 @@ func TestCheckSearch(t *testing.T) {
 		{"more beams than rows", 0, []int{65, 8}, "65 beams"},
 		{"no levels", 0, nil, "levels"},
 	} {
-		if err := check(Search{Position: c.position, Limits: compute.Limits{Widths: c.widths}}); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		if err := check(Search{Position: c.position, Limits: compute.Limits{
+			Widths: c.widths}}); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
-	if err := e.checkSearch(&Job{Search: &Search{Limits: compute.Limits{Widths: []int{1}}}}); !errors.Is(err, compute.ErrNoSearch) {
+	if err := e.checkSearch(&Job{Search: &Search{Limits: compute.Limits{Widths: []int{1}}}}); !errors.Is(err,
+		compute.ErrNoSearch) {
 		t.Errorf("a device that cannot search: %v", err)
 	}
 }

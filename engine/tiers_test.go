@@ -57,7 +57,8 @@ type levels struct {
 func openLevels(t *testing.T, dev compute.Device, dtype, dir string, room int64) *levels {
 	t.Helper()
 	folder := t.TempDir()
-	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 160,
+	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 64,
+		Inter: 160,
 		Vocab: 200, Seed: 7}
 	err := modeltest.Write(folder, spec)
 	w := &levels{}
@@ -100,7 +101,8 @@ func (w *levels) close(t *testing.T) {
 func (w *levels) job(user []int32, cached *kv.Entry) *Job {
 	p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: user},
 		{Kind: plan.Instruction, Tokens: []int32{3, 4}, Start: len(user), Sees: []int32{0}}}}
-	return &Job{Plan: p, Want: []Want{{Segment: 1, IDs: ids(50)}}, Hidden: []int{1}, Segments: []Segment{{Entry: cached, Keep: true}, {}}}
+	return &Job{Plan: p, Want: []Want{{Segment: 1, IDs: ids(50)}}, Hidden: []int{1},
+		Segments: []Segment{{Entry: cached, Keep: true}, {}}}
 }
 
 // keep computes a user and publishes its KV.

@@ -21,7 +21,8 @@ import (
 func TestTransformers(t *testing.T) {
 	devices := cpuDevices(t)
 	devices["ref"] = ref.New()
-	for _, name := range []string{"qwen2-tiny", "qwen3-tiny", "llama-tiny", "qwen2-tiny-bf16", "qwen3-tiny-bf16", "llama-tiny-bf16", "llama-tiny-4x-f16"} {
+	for _, name := range []string{"qwen2-tiny", "qwen3-tiny", "llama-tiny", "qwen2-tiny-bf16", "qwen3-tiny-bf16",
+		"llama-tiny-bf16", "llama-tiny-4x-f16"} {
 		set := fixture.Load(t, name)
 		for device, dev := range devices {
 			t.Run(name+"/"+device+"/f32", func(t *testing.T) { exactly(t, set, outputsOf(t, set, dev, "f32")) })
@@ -47,7 +48,8 @@ func exactly(t *testing.T, set *fixture.Set, got []outputs) {
 			logits.add(got[i].logits[r.Row], r.Values)
 		}
 		if hidden.relative > 1e-4 || logits.relative > 1e-4 {
-			t.Errorf("%s: hidden states differ by %.2g, logits by %.2g of their scale, want ≤ 1e-4", c.Name, hidden.relative, logits.relative)
+			t.Errorf("%s: hidden states differ by %.2g, logits by %.2g of their scale, want ≤ 1e-4", c.Name, hidden.relative,
+				logits.relative)
 		}
 	}
 }

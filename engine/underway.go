@@ -6,9 +6,9 @@ import (
 	"grebe/kv"
 )
 
-// Underway is KV that several requests need and none has yet. The first job that computes it leaves an entry for those that run
-// after it: they take it when their batch begins, not when they are queued. An engine does not wait for it: a job that finds
-// nothing computes the KV itself.
+// Underway is KV that several requests need and none has yet. The first job that computes it leaves an entry for those
+// that run after it: they take it when their batch begins, not when they are queued. An engine does not wait for it: a
+// job that finds nothing computes the KV itself.
 type Underway struct {
 	entry atomic.Pointer[kv.Entry]
 	most  atomic.Pointer[kv.Entry] // all but the last token of entry, from the first job on that needs that
@@ -22,7 +22,8 @@ func (u *Underway) put(e *kv.Entry) {
 	}
 }
 
-// take returns what was left of a segment: all of its tokens, or all but the last one. nil: nothing, or that of other tokens.
+// take returns what was left of a segment: all of its tokens, or all but the last one. nil: nothing, or that of other
+// tokens.
 func (u *Underway) take(tokens int, last bool) *kv.Entry {
 	e := u.entry.Load()
 	switch {
@@ -39,8 +40,8 @@ func (u *Underway) take(tokens int, last bool) *kv.Entry {
 	return u.most.Load()
 }
 
-// Awaits returns the Underway of segment i and what the job would not compute if it had the KV. It is nil if the segment has none,
-// or needs none.
+// Awaits returns the Underway of segment i and what the job would not compute if it had the KV. It is nil if the
+// segment has none, or needs none.
 func (j *Job) Awaits(i int) (*Underway, Cost) {
 	g := &j.Segments[i]
 	if g.Underway == nil || g.Underway.entry.Load() != nil {

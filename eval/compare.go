@@ -88,7 +88,8 @@ func Compare(setups []Setup) (*Contrast, error) {
 	c := &Contrast{Date: first.Date, Data: first.Data, Users: first.Users, Reference: setups[0].Name}
 	for _, s := range setups {
 		if s.Report.Data != first.Data || s.Report.Users != first.Users {
-			return nil, fmt.Errorf("eval: compare %s (%s, %d users) with %s (%s, %d users): not the same questions", s.Name, s.Report.Data, s.Report.Users,
+			return nil, fmt.Errorf("eval: compare %s (%s, %d users) with %s (%s, %d users): not the same questions", s.Name,
+				s.Report.Data, s.Report.Users,
 				c.Reference, first.Data, first.Users)
 		}
 		c.Setups = append(c.Setups, SetupLine{s.Name, s.Report.Device, s.Report.Model})
@@ -102,7 +103,8 @@ func Compare(setups []Setup) (*Contrast, error) {
 					continue
 				}
 				if len(to.Each) != len(from.Each) || len(to.EachMRR) != len(to.Each) || len(from.EachMRR) != len(from.Each) {
-					return nil, fmt.Errorf("eval: compare %s: %s has the metrics of %d users, %s of %d", to.Way, s.Name, len(to.EachMRR), c.Reference, len(from.EachMRR))
+					return nil, fmt.Errorf("eval: compare %s: %s has the metrics of %d users, %s of %d", to.Way, s.Name,
+						len(to.EachMRR), c.Reference, len(from.EachMRR))
 				}
 				c.Lines = append(c.Lines, shift(s.Name, from, to))
 			}
@@ -127,9 +129,11 @@ func (r *Report) models() (out []*Line) {
 }
 
 func shift(setup string, from, to *Line) Shift {
-	s := Shift{Way: to.Way, Setup: setup, Cached: to.Cached, Seconds: to.Seconds, Ties: ties(to.scores), Metrics: []Difference{
-		differ("NDCG@10", from.Each, to.Each), differ("Recall@10, HIT@10", from.EachRecall, to.EachRecall), differ("MRR@10", from.EachMRR, to.EachMRR),
-	}}
+	s := Shift{Way: to.Way, Setup: setup, Cached: to.Cached, Seconds: to.Seconds, Ties: ties(to.scores),
+		Metrics: []Difference{
+			differ("NDCG@10", from.Each, to.Each), differ("Recall@10, HIT@10", from.EachRecall, to.EachRecall),
+			differ("MRR@10", from.EachMRR, to.EachMRR),
+		}}
 	for i := range from.Each {
 		if from.Each[i] != to.Each[i] {
 			s.Changed++
@@ -220,10 +224,13 @@ func (c *Contrast) Text(w io.Writer) error {
 	if c.Expected {
 		what = "Metrics in expectation over what users take."
 	}
-	fmt.Fprintf(&b, "\n%s Differences from %s, user by user, ± one standard error; HIT@10 is Recall@10, since one item is right. \"At least\" is the lower "+
-		"end of the 95 %% interval, as a share of %s. τ is Kendall's, of each list with that of %s: 1 is the same order.\n\n", what, c.Reference, c.Reference, c.Reference)
+	fmt.Fprintf(&b, "\n%s Differences from %s, user by user, ± one standard error; HIT@10 is Recall@10, since one item "+
+		"is right. \"At least\" is the lower "+
+		"end of the 95 %% interval, as a share of %s. τ is Kendall's, of each list with that of %s: 1 is the same "+
+		"order.\n\n", what, c.Reference, c.Reference, c.Reference)
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\t\tNDCG@10\t\tat least\tRecall@10\t\tat least\tMRR@10\t\tat least\tτ of lists\tusers changed\tnoise of scores\tequal\tknown to ±0.0005 from\tcached\ts\tthree digits")
+	fmt.Fprintln(t, "\t\tNDCG@10\t\tat least\tRecall@10\t\tat least\tMRR@10\t\tat least\tτ of lists\tusers "+
+		"changed\tnoise of scores\tequal\tknown to ±0.0005 from\tcached\ts\tthree digits")
 	for i := range c.Lines {
 		l := &c.Lines[i]
 		fmt.Fprintf(t, "%s\t%s", l.Way, l.Setup)
@@ -246,7 +253,8 @@ func (c *Contrast) Text(w io.Writer) error {
 		if !l.Same() {
 			verdict = "DIFFERENT"
 		}
-		fmt.Fprintf(t, "\t%s\t%d\t%s\t%d\t%d users\t%.0f %%\t%.1f\t%s\n", tau, l.Changed, noise, l.Ties, needed, 100*l.Cached, l.Seconds, verdict)
+		fmt.Fprintf(t, "\t%s\t%d\t%s\t%d\t%d users\t%.0f %%\t%.1f\t%s\n", tau, l.Changed, noise, l.Ties, needed, 100*l.Cached,
+			l.Seconds, verdict)
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -10,7 +10,8 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// Differences, their errors and how many users they need, by hand: the differences of four users are 0.1, −0.1, 0.2 and 0.
+// Differences, their errors and how many users they need, by hand: the differences of four users are 0.1, −0.1, 0.2
+// and 0.
 func TestDifferByHand(t *testing.T) {
 	d := differ("NDCG@10", []float64{0.5, 0.5, 0.2, 0.3}, []float64{0.6, 0.4, 0.4, 0.3})
 	near := func(what string, got, want float64) {

@@ -166,7 +166,8 @@ func (d *Data) Equip(path string) error {
 		return nil
 	})
 	if err == nil && len(known) < len(d.items) {
-		err = fmt.Errorf("eval: %s: %d of the %d items of %s are missing", path, len(d.items)-len(known), len(d.items), d.Name)
+		err = fmt.Errorf("eval: %s: %d of the %d items of %s are missing", path, len(d.items)-len(known), len(d.items),
+			d.Name)
 	}
 	return err
 }
@@ -188,7 +189,8 @@ func Plain(w *shop.World, u *shop.User) Question {
 }
 
 func newData(name string) *Data {
-	return &Data{Name: name, items: map[string]*grebev1.Item{}, users: map[string]*grebev1.User{}, counts: map[string]int{}}
+	return &Data{Name: name, items: map[string]*grebev1.Item{}, users: map[string]*grebev1.User{},
+		counts: map[string]int{}}
 }
 
 func (d *Data) addItem(it *grebev1.Item) {
@@ -256,7 +258,8 @@ func Read(f Files) (*Data, error) {
 		d.count(d.users[id].History)
 	}
 	if len(d.Questions) == 0 {
-		return nil, fmt.Errorf("eval: %s: no user with a history of two items of the catalog %s: the last item of each history is held out to measure by",
+		return nil, fmt.Errorf("eval: %s: no user with a history of two items of the catalog %s: the last item of each "+
+			"history is held out to measure by",
 			f.Users, f.Items)
 	}
 	return d, nil
@@ -318,7 +321,8 @@ func (d *Data) holdOut(f Files, order []string) error {
 	if f.Candidates <= 0 {
 		f.Candidates = 100
 	}
-	d.Notes = append(d.Notes, fmt.Sprintf("Each user's last item was held out: it is the right answer, among up to %d candidates, the others drawn at random. "+
+	d.Notes = append(d.Notes, fmt.Sprintf("Each user's last item was held out: it is the right answer, among up to %d "+
+		"candidates, the others drawn at random. "+
 		"The best that is possible is not known.", f.Candidates))
 	told := false
 	for _, id := range order {
@@ -332,14 +336,16 @@ func (d *Data) holdOut(f Files, order []string) error {
 		}
 		if u.Text != nil && !told {
 			told = true
-			d.Notes = append(d.Notes, "Users have texts, which were used as they are: if a text names the item that was held out, the result is too good.")
+			d.Notes = append(d.Notes, "Users have texts, which were used as they are: if a text names the item that was held "+
+				"out, the result is too good.")
 		}
 		answer := u.History[last]
 		u.History = u.History[:last]
 		if len(u.Events) == last+1 {
 			u.Events = u.Events[:last]
 		}
-		d.Questions = append(d.Questions, Question{User: id, Candidates: d.drawn(r, u, answer, f.Candidates), Chosen: answer, Next: answer})
+		d.Questions = append(d.Questions, Question{User: id, Candidates: d.drawn(r, u, answer, f.Candidates), Chosen: answer,
+			Next: answer})
 	}
 	return nil
 }
@@ -419,8 +425,8 @@ func (d *Data) shelves() *shelves {
 	return s
 }
 
-// first returns the first items that are not in a history: those of its categories, where category says them, the latest
-// first, then all others, each by popularity.
+// first returns the first items that are not in a history: those of its categories, where category says them, the
+// latest first, then all others, each by popularity.
 func (s *shelves) first(history []string, category func(string) (string, bool)) []string {
 	taken := map[string]bool{}
 	for _, id := range history {

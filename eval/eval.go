@@ -113,7 +113,8 @@ type result struct {
 // answers asks all questions in one way.
 func (e *evaluation) answers(ctx context.Context, w *Way) (result, error) {
 	start := time.Now()
-	res := result{way: w.Name, model: true, lists: make([][]string, len(e.data.Questions)), scores: make([][]float64, len(e.data.Questions))}
+	res := result{way: w.Name, model: true, lists: make([][]string, len(e.data.Questions)),
+		scores: make([][]float64, len(e.data.Questions))}
 	ask := e.rank
 	if w.Generate {
 		ask = e.recommend
@@ -192,7 +193,8 @@ func (e *evaluation) take(res *result, k int, list []string, err error, note fun
 
 // Request is a question as a ranking.
 func (d *Data) Request(w *Way, q *Question) *grebev1.RankRequest {
-	req := &grebev1.RankRequest{Model: w.Model, User: d.users[q.User], Prefix: w.Prefix, Budget: w.Budget, DeadlineMs: DeadlineMs}
+	req := &grebev1.RankRequest{Model: w.Model, User: d.users[q.User], Prefix: w.Prefix, Budget: w.Budget,
+		DeadlineMs: DeadlineMs}
 	for i, id := range q.Candidates {
 		c := &grebev1.Item{Id: id}
 		if w.FirstIdentifier > 0 {
@@ -232,7 +234,8 @@ func (e *evaluation) rank(ctx context.Context, w *Way, q *Question, res *result,
 
 func (e *evaluation) recommend(ctx context.Context, w *Way, q *Question, res *result, k int) error {
 	resp, err := e.asker.Recommend(ctx, &grebev1.RecommendRequest{
-		Model: w.Model, User: e.data.users[q.User], N: generated, BeamWidth: int32(e.options.Width), ExcludeSeen: true, DeadlineMs: DeadlineMs,
+		Model: w.Model, User: e.data.users[q.User], N: generated, BeamWidth: int32(e.options.Width), ExcludeSeen: true,
+		DeadlineMs: DeadlineMs,
 	})
 	var list []string
 	for _, x := range resp.GetResults() {

@@ -22,7 +22,8 @@ type oracle struct{ questions map[string]*Question }
 
 func (o oracle) Rank(_ context.Context, r *grebev1.RankRequest) (*grebev1.RankResponse, error) {
 	q := o.questions[r.User.Id]
-	resp := &grebev1.RankResponse{Prefix: "user", Usage: &grebev1.Usage{UserTokens: 100, ItemTokens: int32(10 * len(r.Candidates))}}
+	resp := &grebev1.RankResponse{Prefix: "user", Usage: &grebev1.Usage{
+		UserTokens: 100, ItemTokens: int32(10 * len(r.Candidates))}}
 	for _, id := range byProbability(q) {
 		resp.Results = append(resp.Results, &grebev1.Ranked{Index: int32(slices.Index(q.Candidates, id))})
 	}
@@ -55,7 +56,8 @@ func TestTheOracleReachesTheOptimum(t *testing.T) {
 	}
 	calls := 0
 	r, err := Run(t.Context(), d, o, Options{
-		Ways: []Way{{Name: "oracle", Prefix: "auto"}, {Name: "oracle search", Generate: true}}, Seed: 1, Progress: func(_, _ int) { calls++ },
+		Ways: []Way{{Name: "oracle", Prefix: "auto"}, {Name: "oracle search", Generate: true}}, Seed: 1,
+		Progress: func(_, _ int) { calls++ },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +66,8 @@ func TestTheOracleReachesTheOptimum(t *testing.T) {
 		t.Errorf("%d calls, %+v", calls, r)
 	}
 	ranking, generation := byWay(r.Ranking), byWay(r.Generation)
-	for _, pair := range [][2]Line{{ranking["oracle"], ranking["optimum"]}, {generation["oracle search"], generation["optimum"]}} {
+	for _, pair := range [][2]Line{{ranking["oracle"], ranking["optimum"]},
+		{generation["oracle search"], generation["optimum"]}} {
 		if !reflect.DeepEqual(pair[0].At, pair[1].At) {
 			t.Errorf("%s: %+v, want the optimum's %+v", pair[0].Way, pair[0].At, pair[1].At)
 		}
@@ -102,8 +105,8 @@ func TestShelvesAreTheOrdersOfAllItems(t *testing.T) {
 	}
 }
 
-// However many requests run at a time and however often all is asked, the answers are those of the questions, and what is
-// told of a pass is told of the last one.
+// However many requests run at a time and however often all is asked, the answers are those of the questions, and what
+// is told of a pass is told of the last one.
 func TestRequestsAtATimeAndPasses(t *testing.T) {
 	d := Shop(small(t), 30)
 	o := oracle{map[string]*Question{}}
@@ -126,10 +129,12 @@ func TestRequestsAtATimeAndPasses(t *testing.T) {
 	}
 	for k := range want.Ranking {
 		if !reflect.DeepEqual(got.Ranking[k].At, want.Ranking[k].At) {
-			t.Errorf("%s: %+v with eight requests at a time, %+v with one", got.Ranking[k].Way, got.Ranking[k].At, want.Ranking[k].At)
+			t.Errorf("%s: %+v with eight requests at a time, %+v with one", got.Ranking[k].Way, got.Ranking[k].At,
+				want.Ranking[k].At)
 		}
 	}
-	if _, err := Run(t.Context(), d, failing{o}, options); err == nil || !strings.Contains(err.Error(), "eval: oracle: user") {
+	if _, err := Run(t.Context(), d, failing{o}, options); err == nil ||
+		!strings.Contains(err.Error(), "eval: oracle: user") {
 		t.Errorf("an error of the server became %v", err)
 	}
 }
@@ -204,7 +209,8 @@ func TestFilesHoldTheQuestions(t *testing.T) {
 		}
 		requests.Write(append(line, '\n'))
 	}
-	f := Files{Items: write(t, dir, "items", items.Bytes()), Users: write(t, dir, "users", users.Bytes()), Requests: write(t, dir, "requests", requests.Bytes())}
+	f := Files{Items: write(t, dir, "items", items.Bytes()), Users: write(t, dir, "users", users.Bytes()),
+		Requests: write(t, dir, "requests", requests.Bytes())}
 	got, err := Read(f)
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +227,8 @@ func TestFilesHoldTheQuestions(t *testing.T) {
 	for name, line := range map[string]string{
 		"in the middle": `{"user": "test-0", "events": 3, "candidates": ["i00001"], "chosen": "i00001"}`,
 		"unknown field": `{"user": "test-0", "candidate": []}`, "no user": `{"user": "nobody"}`,
-		"no item": `{"user": "test-0", "candidates": ["x"], "chosen": "x"}`, "not chosen": `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00002"}`,
+		"no item":            `{"user": "test-0", "candidates": ["x"], "chosen": "x"}`,
+		"not chosen":         `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00002"}`,
 		"lengths":            `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00001", "probabilities": [0.5, 0.5]}`,
 		"nothing is likely":  `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00001", "probabilities": [0]}`,
 		"less than unlikely": `{"user": "test-0", "candidates": ["i00001", "i00002"], "chosen": "i00001", "probabilities": [-1, 2]}`,
@@ -266,7 +273,8 @@ func TestHoldOut(t *testing.T) {
 		t.Fatalf("%d questions, want two: one user has nothing to hold out", len(d.Questions))
 	}
 	u, v := d.Questions[0], d.Questions[1]
-	if u.Chosen != "c" || u.Next != "c" || v.Chosen != "d" || !slices.Equal(d.users["u"].History, []string{"a", "b"}) || len(d.users["v"].Events) != 1 {
+	if u.Chosen != "c" || u.Next != "c" || v.Chosen != "d" || !slices.Equal(d.users["u"].History, []string{"a", "b"}) ||
+		len(d.users["v"].Events) != 1 {
 		t.Errorf("held out: %+v, %+v; left: %v", u, v, d.users["u"].History)
 	}
 	if d.counts["c"] != 0 || d.counts["b"] != 2 || d.counts["a"] != 2 {

@@ -30,7 +30,8 @@ func TestMetricsByHand(t *testing.T) {
 		{"more relevant than the cut", []int{1, 2}, 5, 2, Metrics{0.4, 1, 1, 1}},
 	} {
 		got := At(c.places, c.relevant, c.k)
-		if !near(got.Recall, c.want.Recall) || !near(got.MRR, c.want.MRR) || !near(got.NDCG, c.want.NDCG) || got.Hit != c.want.Hit {
+		if !near(got.Recall, c.want.Recall) || !near(got.MRR, c.want.MRR) || !near(got.NDCG, c.want.NDCG) ||
+			got.Hit != c.want.Hit {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
@@ -81,7 +82,8 @@ func TestMetricsAgainstASecondImplementation(t *testing.T) {
 		}
 		r.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
 		got, want := At(places, len(places), k), judge(gains, k)
-		if math.Abs(got.NDCG-want.NDCG) > 1e-9 || math.Abs(got.Recall-want.Recall) > 1e-9 || !near(got.MRR, want.MRR) || got.Hit != want.Hit {
+		if math.Abs(got.NDCG-want.NDCG) > 1e-9 || math.Abs(got.Recall-want.Recall) > 1e-9 || !near(got.MRR, want.MRR) ||
+			got.Hit != want.Hit {
 			t.Fatalf("gains %v at %d: %+v, want %+v", gains, k, got, want)
 		}
 	}
@@ -100,7 +102,8 @@ func TestExpected(t *testing.T) {
 			want.Hit += x * m.Hit
 		}
 		got := Expected(p, k)
-		if !near(got.Recall, want.Recall) || !near(got.MRR, want.MRR) || !near(got.NDCG, want.NDCG) || !near(got.Hit, want.Hit) {
+		if !near(got.Recall, want.Recall) || !near(got.MRR, want.MRR) || !near(got.NDCG, want.NDCG) ||
+			!near(got.Hit, want.Hit) {
 			t.Errorf("at %d: %+v, want %+v", k, got, want)
 		}
 	}
@@ -108,7 +111,8 @@ func TestExpected(t *testing.T) {
 
 // No order of candidates has a better expectation than that of their probabilities: all orders of six.
 func TestTheOptimumIsBest(t *testing.T) {
-	q := &Question{Candidates: []string{"a", "b", "c", "d", "e", "f"}, Probabilities: []float64{0.05, 0.3, 0.1, 0.25, 0.2, 0.1}}
+	q := &Question{Candidates: []string{"a", "b", "c", "d", "e", "f"},
+		Probabilities: []float64{0.05, 0.3, 0.1, 0.25, 0.2, 0.1}}
 	value := func(list []string) float64 {
 		in := make([]float64, len(list))
 		for i, id := range list {

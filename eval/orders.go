@@ -18,8 +18,8 @@ type Orders struct {
 	Line   string   `json:"line"`   // for the model in the configuration
 }
 
-// CompareOrders adds what two ways say of a model's orders: one has the user first, the other the items. It adds nothing
-// where one of them was not measured.
+// CompareOrders adds what two ways say of a model's orders: one has the user first, the other the items. It adds
+// nothing where one of them was not measured.
 func (r *Report) CompareOrders(model, userFirst, itemFirst string, seed uint64) {
 	user, item := r.line(userFirst), r.line(itemFirst)
 	ratio, ok := r.Of(itemFirst, userFirst, seed)
@@ -35,8 +35,8 @@ func (r *Report) CompareOrders(model, userFirst, itemFirst string, seed uint64) 
 	r.Orders = append(r.Orders, o)
 }
 
-// allowed returns the orders that are not shown to be worse, by the ratio of items first over user first: worse is an order if
-// the whole interval says so.
+// allowed returns the orders that are not shown to be worse, by the ratio of items first over user first: worse is an
+// order if the whole interval says so.
 func allowed(ratio Estimate) []string {
 	switch {
 	case ratio.Undefined:

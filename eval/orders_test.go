@@ -43,7 +43,8 @@ func TestOrdersThatAreWorseAreLeftOut(t *testing.T) {
 		if err := r.orders(&b); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Orders) != 1 || r.Orders[0].Line != c.want || !strings.Contains(b.String(), c.says) || !strings.Contains(b.String(), "Under model m in the configuration: "+c.want) {
+		if len(r.Orders) != 1 || r.Orders[0].Line != c.want || !strings.Contains(b.String(), c.says) ||
+			!strings.Contains(b.String(), "Under model m in the configuration: "+c.want) {
 			t.Errorf("want %s, %s:\n%s", c.want, c.says, b.String())
 		}
 	}
@@ -73,7 +74,9 @@ func TestRatiosOverZero(t *testing.T) {
 	if err := r.HTML(&html); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(text.String(), "user-first of popularity  n/a") || strings.Contains(html.String(), "<td>0.000</td><td>0.000–0.000</td>") || !strings.Contains(html.String(), "<td>n/a</td>") {
+	if !strings.Contains(text.String(), "user-first of popularity  n/a") ||
+		strings.Contains(html.String(), "<td>0.000</td><td>0.000–0.000</td>") ||
+		!strings.Contains(html.String(), "<td>n/a</td>") {
 		t.Errorf("text:\n%s\nhtml:\n%s", text.String(), html.String())
 	}
 }

@@ -75,7 +75,8 @@ type Comparison struct {
 }
 
 func newReport(d *Data) *Report {
-	r := &Report{Date: time.Now().UTC().Format(time.DateOnly), Data: d.Name, Users: len(d.Questions), Catalog: len(d.order), Notes: slices.Clone(d.Notes)}
+	r := &Report{Date: time.Now().UTC().Format(time.DateOnly), Data: d.Name, Users: len(d.Questions),
+		Catalog: len(d.order), Notes: slices.Clone(d.Notes)}
 	for i := range d.Questions {
 		r.Candidates += float64(len(d.Questions[i].Candidates)) / float64(len(d.Questions))
 	}
@@ -110,7 +111,8 @@ func (r *Report) fill(d *Data, rank, recommend []result, by bootstrap) {
 	}
 	for _, l := range slices.Concat(r.Ranking, r.Generation) {
 		if l.TooLong > 0 {
-			r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of %d prompts are longer than the model has positions; they count as wrong.", l.Way, l.TooLong, r.Users))
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of %d prompts are longer than the model has positions; they count "+
+				"as wrong.", l.Way, l.TooLong, r.Users))
 		}
 	}
 	r.compare(by)
@@ -118,7 +120,8 @@ func (r *Report) fill(d *Data, rank, recommend []result, by bootstrap) {
 
 func newLine(res *result) Line {
 	cached := float64(res.cached) / float64(max(res.tokens, 1))
-	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, Cached: cached, TooLong: res.tooLong, scores: res.scores, lists: res.lists}
+	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, Cached: cached, TooLong: res.tooLong,
+		scores: res.scores, lists: res.lists}
 }
 
 func atCuts(at func(k int) Metrics) []Metrics {
@@ -165,7 +168,8 @@ func (l *Line) summarise(values [][]Metrics, by bootstrap) {
 		recall, ndcg := one(func(m Metrics) float64 { return m.Recall }), one(func(m Metrics) float64 { return m.NDCG })
 		l.At = append(l.At, Cut{
 			K: k, Recall: by.mean(recall), NDCG: by.mean(ndcg),
-			MRR: by.mean(one(func(m Metrics) float64 { return m.MRR })), Hit: by.mean(one(func(m Metrics) float64 { return m.Hit })),
+			MRR: by.mean(one(func(m Metrics) float64 { return m.MRR })),
+			Hit: by.mean(one(func(m Metrics) float64 { return m.Hit })),
 		})
 		if k == headline {
 			l.ndcg, l.recall = ndcg, recall
@@ -271,14 +275,16 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "data: %s, %d items; %d users\n", r.Data, r.Catalog, r.Users)
 	if r.UserTokens > 0 {
-		fmt.Fprintf(&b, "prompts: %.0f tokens of history, %.1f per item; auto put the user first in %.0f %%\n", r.UserTokens, r.ItemTokens, 100*r.AutoUserFirst)
+		fmt.Fprintf(&b, "prompts: %.0f tokens of history, %.1f per item; auto put the user first in %.0f %%\n", r.UserTokens,
+			r.ItemTokens, 100*r.AutoUserFirst)
 	}
 	fmt.Fprintf(&b, "\nRanking %.0f candidates, one of which the user takes\n", r.Candidates)
 	table(&b, r.Ranking, true)
 	if len(r.Generation) > 0 {
 		fmt.Fprintf(&b, "\nNaming the next item out of all %d\n", r.Catalog)
 		table(&b, r.Generation, false)
-		fmt.Fprintf(&b, "items that came back and do not exist: %d; recommendations with fewer than %d items: %d\n", r.Unreal, generated, r.Short)
+		fmt.Fprintf(&b, "items that came back and do not exist: %d; recommendations with fewer than %d items: %d\n", r.Unreal,
+			generated, r.Short)
 	}
 	if len(r.Comparisons) > 0 {
 		fmt.Fprintf(&b, "\nRatios, with 95 %% intervals over users\n")

@@ -9,8 +9,8 @@ type Tau struct {
 	Lists int     `json:"lists"`
 }
 
-// agreement returns how alike rankings are. Lists that are empty on one side, or of other items, are left out: of searches,
-// whose items differ, it is nil as soon as one does.
+// agreement returns how alike rankings are. Lists that are empty on one side, or of other items, are left out: of
+// searches, whose items differ, it is nil as soon as one does.
 func agreement(from, to [][]string) *Tau {
 	var t Tau
 	var squares float64

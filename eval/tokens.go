@@ -40,7 +40,8 @@ func Count(tok prompt.Tokenizer, users, items []string) Tokens {
 			return Lengths{}
 		}
 		slices.Sort(n)
-		return Lengths{float64(total) / float64(len(n)), n[0], report.Percentile(n, 50), report.Percentile(n, 90), n[len(n)-1]}
+		return Lengths{float64(total) / float64(len(n)), n[0], report.Percentile(n, 50), report.Percentile(n, 90),
+			n[len(n)-1]}
 	}
 	return Tokens{len(users), len(items), measure(users), measure(items)}
 }
@@ -50,7 +51,8 @@ var table1 = []struct {
 	name         string
 	users, items string
 	user, item   float64
-}{{"Games", "15K", "8K", 1245, 11}, {"Beauty", "22K", "12K", 2043, 18}, {"Books", "510K", "280K", 1586, 15}, {"Industry", "10M", "1M", 1500, 10}}
+}{{"Games", "15K", "8K", 1245, 11}, {"Beauty", "22K", "12K", 2043, 18}, {"Books", "510K", "280K", 1586, 15},
+	{"Industry", "10M", "1M", 1500, 10}}
 
 // Text writes the lengths beside those of BAT's Table 1.
 func (t *Tokens) Text(w io.Writer) error {
@@ -63,6 +65,7 @@ func (t *Tokens) Text(w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "users: %d to %d tokens, median %d, nine of ten below %d; items: %d to %d\n", t.User.Min, t.User.Max, t.User.P50, t.User.P90, t.Item.Min, t.Item.Max)
+	_, err := fmt.Fprintf(w, "users: %d to %d tokens, median %d, nine of ten below %d; items: %d to %d\n", t.User.Min,
+		t.User.Max, t.User.P50, t.User.P90, t.Item.Min, t.Item.Max)
 	return err
 }

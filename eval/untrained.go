@@ -71,7 +71,8 @@ func Untrained(dir string, w *shop.World) error {
 		}
 		place := onShelf[name]
 		onShelf[name]++
-		m.Identifier, m.Codes = &identifier, []int32{int32(categories[name]), int32(place / shelfSize % shelfSize), int32(place % shelfSize)}
+		m.Identifier, m.Codes = &identifier, []int32{int32(categories[name]), int32(place / shelfSize % shelfSize),
+			int32(place % shelfSize)}
 		items.Write(wire.EncodeItem(m))
 	}
 	first, size := make([]any, 3), []any{len(categories), shelfSize, shelfSize}

@@ -71,8 +71,8 @@ type Policy interface {
 	Resize(bytes int64)
 }
 
-// Warmer is a Policy that can read what Hit of a slot will read. A cache that hits many entries calls Warm for all of them
-// first: the reads do not depend on each other, so they wait for memory together.
+// Warmer is a Policy that can read what Hit of a slot will read. A cache that hits many entries calls Warm for all of
+// them first: the reads do not depend on each other, so they wait for memory together.
 type Warmer interface{ Warm(Slot) }
 
 // Config sizes a policy.

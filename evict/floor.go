@@ -20,8 +20,8 @@ import "math"
 //
 // Safe evictions always make enough room: the cached entries that are also in the shadow, plus the missed entry, are
 // part of the shadow and therefore fit. A risky eviction takes an entry that is in the shadow, so it adds the victim's
-// bytes to Φ. Floor therefore tracks a credit C = L + ε·H + b − M − Φ and chooses a risky victim only while C covers
-// its bytes. C is also limited by a cap, so that old gains do not pay for a later collapse.
+// bytes to Φ. Floor therefore tracks a credit C = L + ε·H + b − M − Φ and chooses a risky victim only while C
+// covers its bytes. C is also limited by a cap, so that old gains do not pay for a later collapse.
 //
 // # Guarantees
 //
@@ -34,8 +34,8 @@ import "math"
 //   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are the optimum's.
 //     (One way to serve the trace is to run LRU up to now and then switch to the optimum's content. So M ≤ L + Φ at
 //     every moment. It follows that M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)
-//   - With a smaller b the credit binds only until predictions have earned more. A prediction comes true when LRU evicts
-//     the entry unused, or misses an entry that stayed here instead. Each one pays its bytes back or more.
+//   - With a smaller b the credit binds only until predictions have earned more. A prediction comes true when LRU
+//     evicts the entry unused, or misses an entry that stayed here instead. Each one pays its bytes back or more.
 //
 // # Lending
 //
@@ -44,9 +44,9 @@ import "math"
 // one that follows predictions, and one that keeps the entries it has ([keeper]). It measures their gain on LRU. Floor
 // lends four times that gain and takes it back as the gain is lost again. The limits are:
 //
-//   - ε·H − b, a share of LRU's own hits. Predictions get in addition twice what this cache has gained on LRU. A gain
-//     counts only if it is larger than chance: the square root of the number of LRU's hits (of the sum of their squared
-//     bytes). A few more hits out of a hundred say nothing about predictions.
+//   - ε·H − b, a share of LRU's own hits. Predictions get in addition twice what this cache has gained on LRU. A
+//     gain counts only if it is larger than chance: the square root of the number of LRU's hits (of the sum of their
+//     squared bytes). A few more hits out of a hundred say nothing about predictions.
 //   - Lend·capacity − b, if the keeper hit more than twice as much as LRU. LRU's hits are no measure then: on a loop
 //     larger than the cache LRU has none, and keeping half a cache means to differ from LRU by that half before the
 //     first gain.
@@ -67,8 +67,8 @@ import "math"
 // # Overdue entries
 //
 // An entry that did not return when predicted is overdue. It is expected to stay away for as long again as it has been
-// away, so overdue entries leave in LRU's order. Without any prediction (Return ≤ Now, no Refresh) the whole policy is
-// LRU.
+// away, so overdue entries leave in LRU's order. Without any prediction (Return ≤ Now, no Refresh) the whole policy
+// is LRU.
 type Floor struct {
 	capacity int64
 	slots    int32
@@ -158,7 +158,8 @@ func NewFloor(c Config, f FloorConfig) *Floor {
 	f = f.orDefaults()
 	n := c.Slots
 	p := &Floor{
-		capacity: c.Bytes, slots: int32(n), cfg: f, refresh: c.Refresh, predicted: c.Refresh != nil, most: f.Credit * float64(c.Bytes),
+		capacity: c.Bytes, slots: int32(n), cfg: f, refresh: c.Refresh, predicted: c.Refresh != nil,
+		most:    f.Credit * float64(c.Bytes),
 		entries: make([]floorEntry, n),
 		shadow:  newList(2*n + 1), ghosts: make([]ghost, n+1), byKey: newTable(n + 1),
 	}

@@ -34,7 +34,8 @@ func TestFloorHoldsUnderAdversaries(t *testing.T) {
 		r := rand.New(rand.NewPCG(8, 8))
 		for range 300 {
 			keys, k := randomTrace(r, 100+r.IntN(600), 3+r.IntN(60)), 1+r.IntN(24)
-			cfg := FloorConfig{Loss: []float64{0.001, 0.01, 0.1}[r.IntN(3)], Credit: []float64{0.05, 0.5, 2}[r.IntN(3)], Lend: []float64{-1, 0.2, 1}[r.IntN(3)]}
+			cfg := FloorConfig{Loss: []float64{0.001, 0.01, 0.1}[r.IntN(3)], Credit: []float64{0.05, 0.5, 2}[r.IntN(3)],
+				Lend: []float64{-1, 0.2, 1}[r.IntN(3)]}
 			p := NewFloor(Config{Slots: k, Bytes: int64(k)}, cfg)
 			hits := replay(t, p, keys, k, adversary(r, NextUses(keys)))
 			checkFloor(t, name, p, int64(replay(t, make1(t, "lru", k), keys, k, nil)))
@@ -55,8 +56,8 @@ func wholeCache(p *Floor) bool {
 	return p.capacity == k && p.follower.lent == k-b && math.Abs(p.given-b) < 1e-9
 }
 
-// Predictions that gain nothing in the simulation are lent nothing: reversed ones cost ε of LRU's hits and b, not more.
-// Good ones are lent the whole cache.
+// Predictions that gain nothing in the simulation are lent nothing: reversed ones cost ε of LRU's hits and b, not
+// more. Good ones are lent the whole cache.
 func TestLentOnlyToWhatEarns(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	keys, k := make([]uint64, 40000), 200
@@ -66,14 +67,16 @@ func TestLentOnlyToWhatEarns(t *testing.T) {
 	next := NextUses(keys)
 	lru := replay(t, make1(t, "lru", k), keys, k, nil)
 	for name, ret := range map[string]func(int) int64{
-		"reversed": adversaries["nearest first"](r, next), "random": adversaries["random"](r, next), "perfect": func(i int) int64 { return next[i] },
+		"reversed": adversaries["nearest first"](r, next), "random": adversaries["random"](r, next),
+		"perfect": func(i int) int64 { return next[i] },
 	} {
 		p := NewFloor(Config{Slots: k, Bytes: int64(k)}, FloorConfig{})
 		hits := replay(t, p, keys, k, ret)
 		checkFloor(t, name, p, int64(lru))
 		lent := p.Stats().Lent
 		if name == "perfect" && !wholeCache(p) {
-			t.Errorf("perfect predictions: %d lent and b is %v, want together the whole cache of %d", p.follower.lent, p.given, k)
+			t.Errorf("perfect predictions: %d lent and b is %v, want together the whole cache of %d", p.follower.lent, p.given,
+				k)
 		}
 		if name != "perfect" && (lent > lendTimes*int64(k/10) || float64(hits) < .99*float64(lru)) {
 			t.Errorf("%s predictions: %d lent, %d hits to LRU's %d", name, lent, hits, lru)
@@ -101,7 +104,8 @@ func TestLentToWhatHasBecomeGood(t *testing.T) {
 	checkFloor(t, "bad, then perfect", p, int64(replay(t, make1(t, "lru", k), keys, k, nil)))
 	lead, lent := p.follower.was.predicted-p.follower.was.lru, p.follower.lent
 	if lead >= 0 || !wholeCache(p) {
-		t.Errorf("a follower that is %d ahead in all is lent %d beside b of %v, want one behind and the whole cache of %d", lead, lent, p.given, k)
+		t.Errorf("a follower that is %d ahead in all is lent %d beside b of %v, want one behind and the whole cache of %d",
+			lead, lent, p.given, k)
 	}
 }
 
@@ -127,7 +131,8 @@ func TestWrongPredictionsAreLeft(t *testing.T) {
 	})
 	s := p.Stats()
 	if lead < int64(2*k) || s.Hits-s.LRUHits < lead-int64(k/2) {
-		t.Errorf("good predictions were %d hits ahead of LRU, and after as many bad ones %d, of a cache of %d", lead, s.Hits-s.LRUHits, k)
+		t.Errorf("good predictions were %d hits ahead of LRU, and after as many bad ones %d, of a cache of %d", lead,
+			s.Hits-s.LRUHits, k)
 	}
 }
 

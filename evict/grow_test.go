@@ -28,7 +28,8 @@ func TestForecasterGrowsWithTheCache(t *testing.T) {
 	if c := f.Tracker.cfg; c.Entries != 1000 || c.HalfLife != 31 || c.Horizon != 4000 || c.Window != window {
 		t.Errorf("a tracker for 1,000 entries has %+v", c)
 	}
-	for _, c := range []struct{ entries, keys int }{{10, 80}, {1 << 14, 1 << 17}, {1 << 15, 1 << 17}, {1 << 16, 1 << 17}, {1 << 17, 1 << 18}} {
+	for _, c := range []struct{ entries, keys int }{{10, 80}, {1 << 14, 1 << 17}, {1 << 15, 1 << 17}, {1 << 16, 1 << 17},
+		{1 << 17, 1 << 18}} {
 		if got := keysOf(c.entries); got != c.keys {
 			t.Errorf("%d keys for %d entries, want %d", got, c.entries, c.keys)
 		}

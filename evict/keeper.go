@@ -19,7 +19,8 @@ type keeper struct {
 const keptOne = 1024
 
 func newKeeper(slots int, capacity int64) *keeper {
-	k := &keeper{capacity: capacity, order: newList(slots), keys: make([]uint64, slots), bytes: make([]int64, slots), slotOf: newTable(slots)}
+	k := &keeper{capacity: capacity, order: newList(slots), keys: make([]uint64, slots), bytes: make([]int64, slots),
+		slotOf: newTable(slots)}
 	for s := range Slot(slots) {
 		k.free = append(k.free, s)
 	}

@@ -10,17 +10,17 @@ import "math"
 // entries, the one predicted to return last.
 //
 // In bytes: a phase is a run of distinct entries of together at most the capacity, B bytes. The candidates are the
-// least recently used entries that begin within λ·B bytes. With entries of one size this is the algorithm of the paper.
-// With different sizes:
+// least recently used entries that begin within λ·B bytes. With entries of one size this is the algorithm of the
+// paper. With different sizes:
 //
 //   - Lemma 1 holds. While room is needed, the cached entries and the missed one together exceed B, so not all of them
 //     can be requested again within the phase. The evicted entry was therefore not the farthest.
 //   - Perfect predictions are always followed (λ stays 1): the farthest return is evicted first. That is the optimum
 //     only for equal sizes.
-//   - LRU evictions never take an entry of the current phase. So a phase of d distinct entries has at most d misses that
-//     follow predictions. They evict less than B + d·S bytes, S being the largest entry. Every other miss brings back one
-//     of those evictions. So fewer than 2·B + d·S bytes are missed. For equal sizes no eviction takes more than needed,
-//     and there are at most 2·d misses.
+//   - LRU evictions never take an entry of the current phase. So a phase of d distinct entries has at most d misses
+//     that follow predictions. They evict less than B + d·S bytes, S being the largest entry. Every other miss brings
+//     back one of those evictions. So fewer than 2·B + d·S bytes are missed. For equal sizes no eviction takes more
+//     than needed, and there are at most 2·d misses.
 //
 // Entries that must stay (pinned, not a leaf) weaken the bounds by as much as they occupy.
 type laru struct {

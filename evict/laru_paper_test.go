@@ -175,7 +175,8 @@ func TestOrderAgreesWithAScan(t *testing.T) {
 			}
 		}
 		if got, ok := o.farthest(o.within(budget)); ok != found || ok && got != want.slot {
-			t.Fatalf("farthest within %d bytes: slot %d (%v), a scan finds %d (%v) in %v", budget, got, ok, want.slot, found, plain)
+			t.Fatalf("farthest within %d bytes: slot %d (%v), a scan finds %d (%v) in %v", budget, got, ok, want.slot, found,
+				plain)
 		}
 	}
 }

@@ -74,7 +74,8 @@ func (l *Lesson) conclude() {
 			continue
 		}
 		l.samples[n] = l.samples[i]
-		l.outcomes = append(l.outcomes, Outcome{Time: float32(min(w.watched, horizon)), Returned: w.returned && w.watched <= horizon})
+		l.outcomes = append(l.outcomes, Outcome{Time: float32(min(w.watched, horizon)), Returned: w.returned &&
+			w.watched <= horizon})
 		n++
 	}
 	l.samples = l.samples[:n]

@@ -67,8 +67,8 @@ type Outcome struct {
 	Returned bool
 }
 
-// returns is the Poisson loss of Outcomes, in the log of returns per time. Its gradient is returned − expected and its
-// weight is expected, where expected is the model's expected number of returns in the row's time so far.
+// returns is the Poisson loss of Outcomes, in the log of returns per time. Its gradient is returned − expected and
+// its weight is expected, where expected is the model's expected number of returns in the row's time so far.
 type returns struct {
 	unit     float32 // log2 of the unit of time
 	expected []float32

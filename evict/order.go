@@ -25,7 +25,8 @@ const absent = -1 << 63
 
 func newOrder(slots int) order {
 	n := 1 << bits.Len(uint(2*slots-1))
-	o := order{leaves: n, bytes: make([]int64, 2*n), far: make([]int64, 2*n), slot: make([]Slot, n), pos: make([]int32, slots)}
+	o := order{leaves: n, bytes: make([]int64, 2*n), far: make([]int64, 2*n), slot: make([]Slot, n),
+		pos: make([]int32, slots)}
 	for i := range o.far {
 		o.far[i] = absent
 	}

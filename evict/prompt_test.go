@@ -45,7 +45,8 @@ func TestUnknownPrompts(t *testing.T) {
 		NextPrompt(100, 50, 16, Last{}, 5),                          // the cached entry has no record
 	} {
 		x := p.Context(50, 30, 7, 8)
-		want := Context{Turn: 1, Prompt: 100, Bytes: 7, Cost: 8, Before: 50, After: 20, Known: float32(p.known) / 100, Behind: -1}
+		want := Context{Turn: 1, Prompt: 100, Bytes: 7, Cost: 8, Before: 50, After: 20, Known: float32(p.known) / 100,
+			Behind: -1}
 		if x != want {
 			t.Errorf("described as %+v, want %+v", x, want)
 		}

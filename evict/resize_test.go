@@ -35,7 +35,8 @@ func TestFloorHoldsWhileCapacityChanges(t *testing.T) {
 				if s.LRUHits != hits || s.Misses != missed {
 					t.Fatalf("%s: the shadow hit %d, LRU %d; counted %d missed, had %d", name, s.LRUHits, hits, s.Misses, missed)
 				}
-				if limit := float64(s.LRUMisses) + p.cfg.Loss*float64(s.LRUHits) + credit + float64(s.Lent+s.Forced); float64(s.Misses+s.Away) > limit+1e-6 {
+				if limit := float64(s.LRUMisses) + p.cfg.Loss*float64(s.LRUHits) + credit +
+					float64(s.Lent+s.Forced); float64(s.Misses+s.Away) > limit+1e-6 {
 					t.Fatalf("%s: missed %d and away %d, the bound is %.2f", name, s.Misses, s.Away, limit)
 				}
 			}

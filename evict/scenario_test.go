@@ -121,7 +121,8 @@ func (s *scenario) slot(name string, c *scripttest.Command) Slot {
 // use requests an entry and describes the result.
 func (s *scenario) use(name string, c *scripttest.Command) (hit bool, line string) {
 	s.now = int64(c.Int("at", int(s.now)+1))
-	a := Access{Key: keyOf(name), Bytes: int64(c.Int("bytes", 1)), Now: s.now, Return: int64(c.Int("return", 0)), Cost: c.Float("cost", 0)}
+	a := Access{Key: keyOf(name), Bytes: int64(c.Int("bytes", 1)), Now: s.now, Return: int64(c.Int("return", 0)),
+		Cost: c.Float("cost", 0)}
 	if i := slices.Index(s.slots, name); i >= 0 {
 		a.Bytes = s.sizes[i]
 		s.policy.Hit(Slot(i), a)

@@ -40,7 +40,8 @@ func spread(x *columns, samples *Sample, n, features int)
 // the leaves that can no longer be reached; the first leaf that remains is the result.
 //
 //go:noescape
-func score(sums *[partials][batch]float32, x *columns, keys *int32, offsets *uint16, leaves *float32, trees, vectors int)
+func score(sums *[partials][batch]float32, x *columns, keys *int32, offsets *uint16, leaves *float32, trees,
+	vectors int)
 
 // scoreOne returns the sum of the trees' leaves for one sample, over groups of 16 trees.
 //
@@ -54,7 +55,8 @@ func widen(m *Model) *wideTrees {
 		return nil
 	}
 	all := (n + lanes - 1) / lanes * lanes * wideNodes
-	w := &wideTrees{trees: n, keys: make([]int32, all), features: make([]uint8, all), offsets: make([]uint16, all), leaves: make([]float32, all)}
+	w := &wideTrees{trees: n, keys: make([]int32, all), features: make([]uint8, all), offsets: make([]uint16, all),
+		leaves: make([]float32, all)}
 	for i := range w.keys {
 		w.keys[i] = nobody
 	}

@@ -28,8 +28,10 @@ func TestWidePredictionsAreThePlainOnes(t *testing.T) {
 		t.Skip("this processor has no AVX-512")
 	}
 	r := rand.New(rand.NewPCG(11, 11))
-	odd := []float32{0, float32(math.Copysign(0, -1)), 1, -1, math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)),
-		float32(math.NaN()), math.Float32frombits(0xffc00001), math.SmallestNonzeroFloat32, -math.SmallestNonzeroFloat32, 64, -64}
+	odd := []float32{0, float32(math.Copysign(0, -1)), 1, -1, math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)),
+		float32(math.Inf(-1)),
+		float32(math.NaN()), math.Float32frombits(0xffc00001), math.SmallestNonzeroFloat32, -math.SmallestNonzeroFloat32, 64,
+		-64}
 	for range 20 {
 		odd = append(odd, float32(r.NormFloat64()))
 	}
@@ -54,7 +56,8 @@ func TestWidePredictionsAreThePlainOnes(t *testing.T) {
 		for i := range xs {
 			one, plain := m.one(&xs[i]), m.onePlain(&xs[i])
 			if got[i] != want[i] || one != want[i] || plain != want[i] {
-				t.Fatalf("%d trees of depth %d, sample %d of %d: %v in a batch and %v alone, in Go %v and %v", trees, m.depth, i, n, got[i], one, want[i], plain)
+				t.Fatalf("%d trees of depth %d, sample %d of %d: %v in a batch and %v alone, in Go %v and %v", trees, m.depth, i, n,
+					got[i], one, want[i], plain)
 			}
 		}
 		if got[n] != 7 {

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// table maps keys to small integers ≥ 0 by linear probing. It grows when three quarters full. The cell at which a search begins
-// grows with the hash, so that growing reads and writes the cells in order.
+// table maps keys to small integers ≥ 0 by linear probing. It grows when three quarters full. The cell at which a
+// search begins grows with the hash, so that growing reads and writes the cells in order.
 type table struct {
 	cells []cell
 	shift int // from a hash to the cell where its search begins
@@ -18,8 +18,8 @@ type cell struct {
 	val int32 // −1: free
 }
 
-// firstKeys is the number of keys that a new table has room for at most. A table as large as the cache would be slower: its few
-// keys lie far apart in memory.
+// firstKeys is the number of keys that a new table has room for at most. A table as large as the cache would be slower:
+// its few keys lie far apart in memory.
 const firstKeys = 1 << 10
 
 // newTable makes a table for about n keys.

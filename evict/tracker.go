@@ -16,7 +16,8 @@ type Context struct {
 	Before float32 // part of the prompt before the entry, any unit
 	After  float32 // part of the prompt after the entry, any unit
 	Known  float32 // share of the prompt that was cached
-	Behind float32 // tokens after the last cached part in its previous prompt; 0: this prompt continues that one; −1: nothing cached
+	// tokens after the last cached part in its previous prompt; 0: this prompt continues that one; −1: nothing cached
+	Behind float32
 	New    float32 // growth of the prompt over that previous one, tokens
 	Since  float32 // log2(1 + time since that previous one)
 }
@@ -98,7 +99,8 @@ func NewTracker(c TrackerConfig) *Tracker {
 	c.Keys, c.Window, c.Every, c.Entries = max(c.Keys, 1), max(c.Window, 1), max(c.Every, 1), max(c.Entries, 1)
 	c.HalfLife, c.Horizon = max(c.HalfLife, 1), max(c.Horizon, 1)
 	c.Most = max(c.Most, c.Keys)
-	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Most), entries: make([]history, c.Most), window: make([]pendingSample, 0, c.Window)}
+	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Most), entries: make([]history, c.Most),
+		window: make([]pendingSample, 0, c.Window)}
 }
 
 // resize adapts a tracker to a larger cache. It keeps what it remembers, and the window does not change.
@@ -195,7 +197,8 @@ func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	}
 	c := &h.ctx
 	*(*[Features - gaps - counters]float32)(x[gaps+counters:]) = [...]float32{
-		h.uses, over[0], over[1], over[2], over[3], float32(log2(1 + float64(now-h.since))), c.Turn, c.Prompt, c.Bytes, c.Cost, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
+		h.uses, over[0], over[1], over[2], over[3], float32(log2(1 + float64(now-h.since))), c.Turn, c.Prompt, c.Bytes,
+		c.Cost, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
 	}
 	t.worth += timeWorth * float64(now-h.seen) / float64(t.cfg.Entries)
 	h.seen = now

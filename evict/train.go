@@ -48,7 +48,8 @@ func (p TrainParams) orDefaults() TrainParams {
 // Validate returns an error if p is not usable.
 func (p TrainParams) Validate() error {
 	p = p.orDefaults()
-	if p.Trees < 0 || p.Depth < 1 || p.Depth > maxDepth || p.Rate <= 0 || p.MinLeaf < 1 || p.Lambda < 0 || p.Share <= 0 || p.Share > 1 {
+	if p.Trees < 0 || p.Depth < 1 || p.Depth > maxDepth || p.Rate <= 0 || p.MinLeaf < 1 || p.Lambda < 0 || p.Share <= 0 ||
+		p.Share > 1 {
 		return fmt.Errorf("evict: train: parameters out of range: %+v", p)
 	}
 	return nil
@@ -155,7 +156,8 @@ type trainer struct {
 func newTrainer(samples []Sample, l loss, params TrainParams) *trainer {
 	t := &trainer{
 		params: params, loss: l, binned: make([][Features]uint8, len(samples)), gradient: make([]bucket, len(samples)),
-		rows: make([]int32, 0, len(samples)), swap: make([]int32, len(samples)), at: make([]uint8, len(samples)), random: params.Seed,
+		rows: make([]int32, 0, len(samples)), swap: make([]int32, len(samples)), at: make([]uint8, len(samples)),
+		random: params.Seed,
 	}
 	t.least, t.lambda = params.MinLeaf*l.weightUnits(), params.Lambda*float64(l.weightUnits())
 	t.cut(samples)
@@ -280,7 +282,8 @@ func (t *trainer) grow(m *Model) {
 	for i, n := range level {
 		leaf[i] = t.value(n.rows)
 	}
-	m.feature, m.threshold, m.leaf = append(m.feature, feature...), append(m.threshold, threshold...), append(m.leaf, leaf...)
+	m.feature, m.threshold, m.leaf = append(m.feature, feature...), append(m.threshold, threshold...),
+		append(m.leaf, leaf...)
 	t.step(m.depth, columns, cuts, leaf)
 }
 

@@ -40,7 +40,8 @@ func TestTrainLearns(t *testing.T) {
 	xs, ys := learnable(20000, 1)
 	test, want := learnable(5000, 2)
 	flat := rmse(Train(xs, ys, TrainParams{Trees: 1, Rate: 1e-6}), test, want)
-	few, many := rmse(Train(xs, ys, TrainParams{}), test, want), rmse(Train(xs, ys, TrainParams{Trees: 150, Share: 1}), test, want)
+	few, many := rmse(Train(xs, ys, TrainParams{}), test, want),
+		rmse(Train(xs, ys, TrainParams{Trees: 150, Share: 1}), test, want)
 	if few > 0.4*flat || many > 0.12*flat {
 		t.Errorf("error on unseen samples %.3f with 20 trees and %.3f with 150, %.3f without", few, many, flat)
 	}
@@ -142,7 +143,8 @@ func TestModelIsReproducibleAndTravels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range []string{`{}`, `{"depth":9}`, `{"depth":1,"leaf":[1,2,3]}`, `{"depth":1,"leaf":[1,2],"feature":"/w==","threshold":[1]}`, `[`} {
+	for _, bad := range []string{`{}`, `{"depth":9}`, `{"depth":1,"leaf":[1,2,3]}`,
+		`{"depth":1,"leaf":[1,2],"feature":"/w==","threshold":[1]}`, `[`} {
 		if err := new(Model).UnmarshalJSON([]byte(bad)); err == nil {
 			t.Errorf("model %s was accepted", bad)
 		}
@@ -163,8 +165,11 @@ func TestPredictDoesNotAllocate(t *testing.T) {
 func TestTrackerFeaturesAndLabels(t *testing.T) {
 	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 10, Entries: 6})
 	var x Sample
-	tr.Access(7, 100, Context{Turn: 6, Prompt: 50, Bytes: 3, Cost: 4, Before: 8, After: 9, Known: .5, Behind: 2, New: 12, Since: 13}, &x)
-	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || !reflect.DeepEqual(x[20:], []float32{1, -unknownGap, -unknownGap, -unknownGap, -1, 0, 6, 50, 3, 4, 8, 9, .5, 2, 12, 13}) {
+	tr.Access(7, 100, Context{Turn: 6, Prompt: 50, Bytes: 3, Cost: 4, Before: 8, After: 9, Known: .5, Behind: 2, New: 12,
+		Since: 13}, &x)
+	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 ||
+		!reflect.DeepEqual(x[20:], []float32{1, -unknownGap, -unknownGap, -unknownGap, -1, 0, 6, 50, 3, 4, 8, 9, .5, 2, 12,
+			13}) {
 		t.Fatalf("first access described as %v", x)
 	}
 	tr.Describe(7, 103, &x)
@@ -172,11 +177,13 @@ func TestTrackerFeaturesAndLabels(t *testing.T) {
 		t.Fatalf("three units later the open gap is %v, want log2(4), and the fastest counter %v, want 2^(-3/4)", x[0], x[10])
 	}
 	tr.Access(7, 107, Context{Turn: 2}, &x)
-	if x[0] != 0 || x[1] != 3 || x[2] != unknownGap || math.Abs(float64(x[10])-(1+math.Exp2(-7.0/4))) > 1e-5 || math.Abs(float64(x[19])-(1+math.Exp2(-7.0/2048))) > 1e-5 {
+	if x[0] != 0 || x[1] != 3 || x[2] != unknownGap || math.Abs(float64(x[10])-(1+math.Exp2(-7.0/4))) > 1e-5 ||
+		math.Abs(float64(x[19])-(1+math.Exp2(-7.0/2048))) > 1e-5 {
 		t.Fatalf("second access described as %v", x)
 	}
 	if !reflect.DeepEqual(x[21:26], []float32{-3, -3, -3, 1, 3}) {
-		t.Fatalf("the open gap of 0 is %v above the latest other, their mean and the largest, want -3; all are longer, and the first request is log2(8) ago", x[21:26])
+		t.Fatalf("the open gap of 0 is %v above the latest other, their mean and the largest, want -3; all are longer, and "+
+			"the first request is log2(8) ago", x[21:26])
 	}
 	// Samples of 100, 103 and 107; the window spans 12, so the horizon is 6 and the last is too young.
 	_, ys := tr.Labelled(112)

@@ -47,7 +47,8 @@ func (a *accounted) Do(ctx context.Context, j *engine.Job) (*engine.Result, erro
 func (a *accounted) check(t *testing.T, what string, r *Result) {
 	t.Helper()
 	if r.Computed != a.computed || r.Rows != a.rows || r.Prompt != a.prompt {
-		t.Errorf("%s: %d tokens computed, %d rows, %d of the prompt; want %d, %d, %d", what, r.Computed, r.Rows, r.Prompt, a.computed, a.rows,
+		t.Errorf("%s: %d tokens computed, %d rows, %d of the prompt; want %d, %d, %d", what, r.Computed, r.Rows, r.Prompt,
+			a.computed, a.rows,
 			a.prompt)
 	}
 	n := time.Duration(a.jobs) * time.Millisecond
@@ -72,7 +73,8 @@ func TestAccountsOfASearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.check(t, "a search", r)
-	if a.jobs < 2 || a.rows == 0 || r.BatchTokens != a.batch || r.Cached != 0 || r.Paths == 0 || r.Valid != r.Paths || r.Version != "1" {
+	if a.jobs < 2 || a.rows == 0 || r.BatchTokens != a.batch || r.Cached != 0 || r.Paths == 0 || r.Valid != r.Paths ||
+		r.Version != "1" {
 		t.Errorf("%d jobs: %+v", a.jobs, r)
 	}
 	a, r, err = ask(0, Request{N: 5, Width: 10})
@@ -92,10 +94,12 @@ func TestAccountsOfASearch(t *testing.T) {
 	}
 	a.check(t, "made wider", r)
 	if r.Cached != cached || r.Prompt != prompt || len(r.Items) != 60 {
-		t.Errorf("made wider: %d cached, %d of the prompt, %d items; want %d, %d, 60", r.Cached, r.Prompt, len(r.Items), cached, prompt)
+		t.Errorf("made wider: %d cached, %d of the prompt, %d items; want %d, %d, 60", r.Cached, r.Prompt, len(r.Items),
+			cached, prompt)
 	}
 	for fail := 1; fail <= a.jobs; fail++ {
-		if b, r, err := ask(fail, Request{N: 60, Width: 5, Widen: true}); !errors.Is(err, errJob) || r != nil || b.jobs != fail {
+		if b, r, err := ask(fail, Request{N: 60, Width: 5, Widen: true}); !errors.Is(err, errJob) || r != nil ||
+			b.jobs != fail {
 			t.Errorf("job %d of %d fails: %v after %d", fail, a.jobs, err, b.jobs)
 		}
 	}

@@ -121,7 +121,8 @@ func (m *Impact) Warning() string {
 	if m.Unusable == 0 {
 		return ""
 	}
-	return fmt.Sprintf("model %q does not have the codes of %d items and never generates them: %s", m.Model, m.Unusable, strings.Join(m.Examples, "; "))
+	return fmt.Sprintf("model %q does not have the codes of %d items and never generates them: %s", m.Model, m.Unusable,
+		strings.Join(m.Examples, "; "))
 }
 
 // Models returns the models that the Keeper makes snapshots for, with the number of items that each can generate.

@@ -109,8 +109,10 @@ func TestStartWarnsOfUnusableCodes(t *testing.T) {
 	for range 2 { // a restart reads the versions back
 		s.open()
 		text := s.log.String()
-		if strings.Count(text, warning) != 2 || strings.Count(text, "level=WARN") != 2 || !strings.Contains(text, "model=a items=2 of=82") ||
-			!strings.Contains(text, "model=b items=2 of=82") || !strings.Contains(text, "long") || !strings.Contains(text, "high") {
+		if strings.Count(text, warning) != 2 || strings.Count(text, "level=WARN") != 2 ||
+			!strings.Contains(text, "model=a items=2 of=82") ||
+			!strings.Contains(text, "model=b items=2 of=82") || !strings.Contains(text, "long") ||
+			!strings.Contains(text, "high") {
 			t.Errorf("the log says %s", text)
 		}
 	}

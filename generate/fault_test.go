@@ -129,7 +129,8 @@ func TestASearchThatCannotBegin(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(3, 9)), modeltest.Qwen2, 3, 50, false)
 	f := &full{do: s.Do}
 	s.Do = f.Do
-	_, err := s.Recommend(t.Context(), &Request{User: s.user, N: 5, Width: 8, Free: true, Filter: anyOf(map[string][]string{"kind": {"1"}})})
+	_, err := s.Recommend(t.Context(), &Request{User: s.user, N: 5, Width: 8, Free: true,
+		Filter: anyOf(map[string][]string{"kind": {"1"}})})
 	if err == nil {
 		t.Error("a free search was filtered")
 	}

@@ -148,7 +148,8 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 		return nil, err
 	}
 	// The usage of the prompt is that of the first search.
-	more.Layout, more.Prompt, more.Cached, more.Tiers, more.Shared = out.Layout, out.Prompt, out.Cached, out.Tiers, out.Shared
+	more.Layout, more.Prompt, more.Cached, more.Tiers, more.Shared = out.Layout, out.Prompt, out.Cached, out.Tiers,
+		out.Shared
 	more.Computed += out.Computed
 	more.Rows += out.Rows
 	more.Fetch, more.Queue, more.Compute = more.Fetch+out.Fetch, more.Queue+out.Queue, more.Compute+out.Compute

@@ -49,12 +49,14 @@ func must[T any](v T, err error) T {
 
 func newSite(t *testing.T, r *rand.Rand, architecture string, depth, count int, cached bool) *site {
 	t.Helper()
-	spec := modeltest.Spec{Architecture: architecture, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96, Vocab: 400, Seed: r.Uint64()}
+	spec := modeltest.Spec{Architecture: architecture, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96,
+		Vocab: 400, Seed: r.Uint64()}
 	return newSiteOn(t, must(cpu.New(cpu.Options{Threads: 2})), r, spec, depth, count, cached)
 }
 
 // newSiteOn makes a site on a device, and closes it at the end.
-func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, spec modeltest.Spec, depth, count int, cached bool) *site {
+func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, spec modeltest.Spec, depth, count int,
+	cached bool) *site {
 	t.Helper()
 	dir := t.TempDir()
 	if err := modeltest.Write(dir, spec); err != nil {
@@ -81,7 +83,8 @@ func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, spec modeltest.Sp
 	}
 	s.sizes = codes.Size
 	b := must(prompt.New(prompt.Config{
-		Preamble: prompt.Text{Tokens: []int32{1, 2}[:r.IntN(3)]}, GenerateInstruction: prompt.Text{Tokens: []int32{8, 9}[:r.IntN(3)]}, Codes: codes,
+		Preamble:            prompt.Text{Tokens: []int32{1, 2}[:r.IntN(3)]},
+		GenerateInstruction: prompt.Text{Tokens: []int32{8, 9}[:r.IntN(3)]}, Codes: codes,
 	}, nil, m.Vocab()))
 	for i := range count {
 		it := &prompt.Item{ID: fmt.Sprint("i", i), Attributes: map[string][]string{"kind": {fmt.Sprint(i % 5)}}}
@@ -210,7 +213,8 @@ func TestRecommendEqualsBruteForce(t *testing.T) {
 					func(it *prompt.Item) bool { return it.ID != "i1" && it.ID != "i2" && it.ID != "i7" }},
 				{"filtered", func(q *Request) { q.Filter = anyOf(map[string][]string{"kind": {"1", "3"}}) },
 					func(it *prompt.Item) bool { k := it.Attributes["kind"][0]; return k == "1" || k == "3" }},
-				{"nothing", func(q *Request) { q.Filter = anyOf(map[string][]string{"kind": {"none"}}) }, func(*prompt.Item) bool { return false }},
+				{"nothing", func(q *Request) { q.Filter = anyOf(map[string][]string{"kind": {"none"}}) },
+					func(*prompt.Item) bool { return false }},
 				{"more than there are", func(q *Request) { q.N = 500 }, func(*prompt.Item) bool { return true }},
 			} {
 				req := &Request{UserID: "u", User: s.user, N: 10, Width: 128}
@@ -246,10 +250,14 @@ func TestReturningUser(t *testing.T) {
 	first := ask(s.user)
 	again := ask(append(slices.Clone(s.user), 5, 6, 7))
 	prompt := again.Computed - again.Rows
-	if want := 3 + len(s.Prompt.Generate(nil).Plan.Segments[len(s.Prompt.Generate(nil).Plan.Segments)-1].Tokens); prompt > want+1 || first.Cached != 0 {
-		t.Errorf("three new tokens: %d of the prompt's computed, want about %d; first time %d cached", prompt, want, first.Cached)
+	if want := 3 +
+		len(s.Prompt.Generate(nil).Plan.Segments[len(s.Prompt.Generate(nil).Plan.Segments)-1].Tokens); prompt > want+1 ||
+		first.Cached != 0 {
+		t.Errorf("three new tokens: %d of the prompt's computed, want about %d; first time %d cached", prompt, want,
+			first.Cached)
 	}
-	if _, err := (&Generator{Prompt: s.Prompt, Do: s.Do}).Recommend(t.Context(), &Request{N: 1, Width: 1}); err != ErrNoCodes {
+	if _, err := (&Generator{Prompt: s.Prompt, Do: s.Do}).Recommend(t.Context(),
+		&Request{N: 1, Width: 1}); err != ErrNoCodes {
 		t.Errorf("without a snapshot: %v", err)
 	}
 }

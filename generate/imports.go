@@ -76,7 +76,8 @@ func (k *Keeper) EndImport(ctx context.Context, id string) error {
 	return nil
 }
 
-// importEnded collects the changes of an import for the next version. Without an id it is a cut, which collects all other changes.
+// importEnded collects the changes of an import for the next version. Without an id it is a cut, which collects all
+// other changes.
 func (k *Keeper) importEnded(id string, version uint64) {
 	k.mu.Lock()
 	if id == "" && len(k.pending) > 0 {
@@ -118,7 +119,8 @@ func (k *Keeper) expire(ctx context.Context) {
 // catalog without codes and without versions gets none.
 func Record(c *catalog.Catalog, opt KeeperOptions) error {
 	items := c.Entries()
-	if _, err := os.Stat(opt.Dir); missing(err) && !slices.ContainsFunc(items, func(e catalog.Entry) bool { return hasCodes(e.Item) }) {
+	if _, err := os.Stat(opt.Dir); missing(err) && !slices.ContainsFunc(items,
+		func(e catalog.Entry) bool { return hasCodes(e.Item) }) {
 		return nil
 	}
 	k := &Keeper{log: opt.Logger, dir: opt.Dir, pins: map[string]Pin{}}
@@ -127,14 +129,15 @@ func Record(c *catalog.Catalog, opt KeeperOptions) error {
 	if err != nil {
 		return err
 	}
-	h, err := history.Open(items, version, history.Options{Dir: opt.Dir, Keep: opt.Keep, Logger: opt.Logger, InUse: func(number uint64) bool {
-		for _, p := range k.pins {
-			if p.Version == number {
-				return true
+	h, err := history.Open(items, version, history.Options{
+		Dir: opt.Dir, Keep: opt.Keep, Logger: opt.Logger, InUse: func(number uint64) bool {
+			for _, p := range k.pins {
+				if p.Version == number {
+					return true
+				}
 			}
-		}
-		return false
-	}})
+			return false
+		}})
 	if err != nil {
 		return err
 	}

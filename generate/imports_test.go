@@ -23,7 +23,8 @@ import (
 )
 
 func coded(id string, a, b int32) *grebev1.Item {
-	return &grebev1.Item{Id: id, Codes: codesOf(a, b), Attributes: map[string]*grebev1.Values{"kind": {Values: []string{fmt.Sprint(a % 4)}}}}
+	return &grebev1.Item{Id: id, Codes: codesOf(a, b),
+		Attributes: map[string]*grebev1.Values{"kind": {Values: []string{fmt.Sprint(a % 4)}}}}
 }
 
 // imports makes changes that belong to an import.
@@ -82,7 +83,8 @@ func TestAnImportIsOneVersion(t *testing.T) {
 	s.fill(10)
 	s.open()
 	before := contentsOf(s.models["a"].Snapshot())
-	s.imports("x", catalog.Op{PutItem: coded("i1", 9, 9)}, catalog.Op{PutItem: coded("new", 1, 1)}, catalog.Op{PutUser: &grebev1.User{Id: "u"}})
+	s.imports("x", catalog.Op{PutItem: coded("i1", 9, 9)}, catalog.Op{PutItem: coded("new", 1, 1)},
+		catalog.Op{PutUser: &grebev1.User{Id: "u"}})
 	s.keeper.Renew()
 	s.imports("x", catalog.Op{DeleteItem: "i2"}, catalog.Op{PutItem: coded("i1", 8, 8)})
 	s.keeper.Renew()
@@ -260,7 +262,8 @@ func TestRecord(t *testing.T) {
 	must(c.PutItem(coded("i1", 1, 1)))
 	record()
 	record()
-	prompts := must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 20}, Size: []int32{20, 20}}}, nil, 100))
+	prompts := must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 20}, Size: []int32{20, 20}}}, nil,
+		100))
 	open := func(c *catalog.Catalog) (*Keeper, *Generator) {
 		g := &Generator{Prompt: prompts}
 		return must(NewKeeper(c, KeeperOptions{Dir: dir, Keep: 2}, Target{"a", g, &packer{4}})), g
@@ -281,7 +284,8 @@ func TestRecord(t *testing.T) {
 	for _, v := range k.Versions() {
 		got = append(got, v.Version)
 	}
-	if !slices.Contains(got, "2") || !slices.Contains(got, "6") || len(got) > 3 || g.Snapshot().Version != "2" || g.Snapshot().Len() != 1 {
+	if !slices.Contains(got, "2") || !slices.Contains(got, "6") || len(got) > 3 || g.Snapshot().Version != "2" ||
+		g.Snapshot().Len() != 1 {
 		t.Errorf("versions %v, in use is %s with %d items", got, g.Snapshot().Version, g.Snapshot().Len())
 	}
 }
@@ -320,13 +324,15 @@ func TestAddAndRemoveModels(t *testing.T) {
 	must(0, s.keeper.Add(Target{"c", s.models["c"], &packer{4}}))
 	s.want("added to a model that was rolled back", "a2", first)
 	s.want("another model", "c", last)
-	if err := s.keeper.Add(Target{"d", &Generator{Prompt: s.prompt}, brokenPacker{}}); err == nil || !strings.Contains(err.Error(), "model d") {
+	if err := s.keeper.Add(Target{"d", &Generator{Prompt: s.prompt}, brokenPacker{}}); err == nil ||
+		!strings.Contains(err.Error(), "model d") {
 		t.Errorf("a model whose projection cannot be packed: %v", err)
 	}
 	if n := len(s.keeper.Models()); n != 4 {
 		t.Errorf("%d models follow, want 4", n)
 	}
-	if v := s.keeper.Versions(); !slices.Equal(v[0].Models, []string{"b", "c"}) || !slices.Equal(v[1].Models, []string{"a"}) {
+	if v := s.keeper.Versions(); !slices.Equal(v[0].Models, []string{"b", "c"}) ||
+		!slices.Equal(v[1].Models, []string{"a"}) {
 		t.Errorf("versions in use: %+v", v)
 	}
 	s.keeper.Remove(s.models["c"])
@@ -492,7 +498,8 @@ func TestUnusableCodesAreTold(t *testing.T) {
 	s.put("i1", 1, 1)
 	must(s.catalog.PutItem(&grebev1.Item{Id: "bare"}))
 	s.open()
-	if snap := s.models["a"].Snapshot(); snap.Unusable != 0 || len(snap.Examples) != 0 || snap.Skipped != 1 || s.log.Len() != 0 {
+	if snap := s.models["a"].Snapshot(); snap.Unusable != 0 || len(snap.Examples) != 0 || snap.Skipped != 1 ||
+		s.log.Len() != 0 {
 		t.Errorf("%d unusable, %d skipped, %q; the log says %s", snap.Unusable, snap.Skipped, snap.Examples, s.log.String())
 	}
 	for i := range 5 {
@@ -501,7 +508,8 @@ func TestUnusableCodesAreTold(t *testing.T) {
 	must(s.catalog.PutItem(&grebev1.Item{Id: "large", Codes: codesOf(1, 20)}))
 	s.keeper.Renew()
 	snap := s.models["a"].Snapshot()
-	if snap.Len() != 1 || snap.Unusable != 6 || snap.Skipped != 7 || len(snap.Examples) != 3 || !strings.Contains(snap.Examples[0], `"bad0"`) {
+	if snap.Len() != 1 || snap.Unusable != 6 || snap.Skipped != 7 || len(snap.Examples) != 3 ||
+		!strings.Contains(snap.Examples[0], `"bad0"`) {
 		t.Errorf("%d items, %d unusable, %d skipped, %q", snap.Len(), snap.Unusable, snap.Skipped, snap.Examples)
 	}
 	if n := strings.Count(s.log.String(), "never generated"); n != 2 {
@@ -528,7 +536,8 @@ func TestForecast(t *testing.T) {
 		"small": {ID: "small", Codes: codesOf(1, 1)}, "large": {ID: "large", Codes: codesOf(15, 1)}, "bare": {ID: "bare"},
 	}
 	find := func(id string) (*prompt.Item, bool) { it, ok := items[id]; return it, ok }
-	f := NewForecast(find, Codes{"ten", rules(10, 10), 1}, Codes{"twenty", rules(20, 20), 2}, Codes{"three", rules(10, 10, 10), 0})
+	f := NewForecast(find, Codes{"ten", rules(10, 10), 1}, Codes{"twenty", rules(20, 20), 2},
+		Codes{"three", rules(10, 10, 10), 0})
 	check := func(what string, want ...[3]int) { // before, after, unusable
 		t.Helper()
 		for i, m := range f.Impacts() {
@@ -558,7 +567,8 @@ func TestForecast(t *testing.T) {
 	check("deleted", [3]int{1, 1, 2}, [3]int{2, 1, 1}, [3]int{0, 0, 3})
 	f.Put("fourth", codesOf(1, 1))
 	check("a fourth", [3]int{1, 2, 2}, [3]int{2, 2, 1}, [3]int{0, 0, 4})
-	if w := f.Impacts()[2].Warning(); !strings.Contains(w, `"three"`) || !strings.Contains(w, "4 items") || !strings.Contains(w, `"new"`) {
+	if w := f.Impacts()[2].Warning(); !strings.Contains(w, `"three"`) || !strings.Contains(w, "4 items") ||
+		!strings.Contains(w, `"new"`) {
 		t.Errorf("it warns %q", w)
 	}
 	for _, w := range []struct {
@@ -647,13 +657,15 @@ func TestRememberedFilters(t *testing.T) {
 		t.Errorf("the next snapshot begins with %d sets, want %d", n, maxWarmed)
 	}
 	for i := range 4 {
-		if want := contentsOf(must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil))); !slices.Equal(contentsOf(next).kinds[fmt.Sprint(i)], want.kinds[fmt.Sprint(i)]) {
+		if want := contentsOf(must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil))); !slices.Equal(
+			contentsOf(next).kinds[fmt.Sprint(i)], want.kinds[fmt.Sprint(i)]) {
 			t.Errorf("kind %d: %v, want %v", i, contentsOf(next).kinds[fmt.Sprint(i)], want.kinds[fmt.Sprint(i)])
 		}
 	}
 	before := len(next.sets)
 	named := attribute{name: strings.Repeat("x", 1000), value: strings.Repeat("y", 24)}
-	if next.having(named.name, []string{named.value, named.value + "y"}); next.sets[named] == nil || len(next.sets) != before+1 {
+	if next.having(named.name, []string{named.value, named.value + "y"}); next.sets[named] == nil ||
+		len(next.sets) != before+1 {
 		t.Errorf("%d sets are kept, of a name and value of 1,024 bytes: %v", len(next.sets), next.sets[named] != nil)
 	}
 }
@@ -684,7 +696,8 @@ func TestValidPathsOnTheDevice(t *testing.T) {
 	if snap.tree != nil || len(p.asked) != 2 {
 		t.Errorf("a device without room: %v of %d levels", snap.tree, len(p.asked))
 	}
-	if l := p.asked[1]; l.Size != 20 || !slices.Equal(l.Codes, []uint32{2, 4}) || l.Tokens[3] != 23 || p.asked[0].Tokens[3] != 3 {
+	if l := p.asked[1]; l.Size != 20 || !slices.Equal(l.Codes, []uint32{2, 4}) || l.Tokens[3] != 23 ||
+		p.asked[0].Tokens[3] != 3 {
 		t.Errorf("levels %+v", p.asked)
 	}
 	broken := errors.New("the device is gone")
@@ -752,8 +765,10 @@ func TestCodesThatAModelHas(t *testing.T) {
 			codes []int32
 			want  bool
 		}{
-			{codesOf(0, 0), true}, {codesOf(19, 19), true}, {codesOf(20, 0), false}, {codesOf(0, 20), false}, {codesOf(-1, 0), false},
-			{codesOf(0, -1), false}, {codesOf(0), false}, {codesOf(0, 0, 0), false}, {nil, false}, {codesOf(5, 7), true}, {codesOf(7, 5), true},
+			{codesOf(0, 0), true}, {codesOf(19, 19), true}, {codesOf(20, 0), false}, {codesOf(0, 20), false},
+			{codesOf(-1, 0), false},
+			{codesOf(0, -1), false}, {codesOf(0), false}, {codesOf(0, 0, 0), false}, {nil, false}, {codesOf(5, 7), true},
+			{codesOf(7, 5), true},
 		} {
 			if got := x.has(w.codes); got != w.want {
 				t.Errorf("codes %v: %v", w.codes, got)
@@ -774,21 +789,25 @@ func TestKeeperCallsWaitForTheirLocks(t *testing.T) {
 	locktest.Waits(t, "importEnded", k.mu.Lock, k.mu.Unlock, func() { k.importEnded("y", 1) })
 	locktest.Waits(t, "expire", k.mu.Lock, k.mu.Unlock, func() { k.expire(context.Background()) })
 	locktest.Waits(t, "following", k.mu.Lock, k.mu.Unlock, func() { k.following() })
-	locktest.Waits(t, "hear", k.mu.Lock, k.mu.Unlock, func() { k.hear(catalog.Change{ID: "i", NewItem: &prompt.Item{ID: "i"}}) })
+	locktest.Waits(t, "hear", k.mu.Lock, k.mu.Unlock,
+		func() { k.hear(catalog.Change{ID: "i", NewItem: &prompt.Item{ID: "i"}}) })
 	locktest.Waits(t, "take", k.mu.Lock, k.mu.Unlock, func() { k.take() })
 	locktest.Waits(t, "pin", k.mu.Lock, k.mu.Unlock, func() { k.Pinned("a") })
 	locktest.Waits(t, "unpin", k.mu.Lock, k.mu.Unlock, func() { k.unpin("none") })
 	locktest.Waits(t, "pinned", k.mu.Lock, k.mu.Unlock, func() { k.Pins() })
 	locktest.Waits(t, "writePins", k.mu.Lock, k.mu.Unlock, func() { _ = k.writePins(pins) })
 	locktest.Waits(t, "Renew", k.build.Lock, k.build.Unlock, k.Renew)
-	locktest.Waits(t, "Add", k.build.Lock, k.build.Unlock, func() { _ = k.Add(Target{"c", &Generator{Prompt: s.prompt}, &packer{4}}) })
+	locktest.Waits(t, "Add", k.build.Lock, k.build.Unlock,
+		func() { _ = k.Add(Target{"c", &Generator{Prompt: s.prompt}, &packer{4}}) })
 	locktest.Waits(t, "Remove", k.build.Lock, k.build.Unlock, func() { k.Remove(nil) })
 	locktest.Waits(t, "Activate", k.build.Lock, k.build.Unlock, func() { _ = k.Activate("", Auto, "") })
 	locktest.Waits(t, "Rollback", k.build.Lock, k.build.Unlock, func() { _ = k.Rollback("") })
 	locktest.Waits(t, "start", k.build.Lock, k.build.Unlock, func() { _ = k.start() })
 	locktest.Waits(t, "having", snap.mu.Lock, snap.mu.Unlock, func() { snap.having("kind", []string{"1"}) })
-	locktest.Waits(t, "keep", snap.mu.Lock, snap.mu.Unlock, func() { snap.keep(attribute{"kind", "x"}, beam.NewSet(snap.index)) })
-	locktest.Waits(t, "warm", snap.mu.Lock, snap.mu.Unlock, func() { must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil)).warm(snap) })
+	locktest.Waits(t, "keep", snap.mu.Lock, snap.mu.Unlock,
+		func() { snap.keep(attribute{"kind", "x"}, beam.NewSet(snap.index)) })
+	locktest.Waits(t, "warm", snap.mu.Lock, snap.mu.Unlock,
+		func() { must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil)).warm(snap) })
 	locktest.Waits(t, "mustBuild", snap.mu.Lock, snap.mu.Unlock, func() { snap.mustBuild(new(Request)) })
 }
 
@@ -800,17 +819,20 @@ func TestAKeeperThatCannotStart(t *testing.T) {
 	s.open()
 	must(0, s.keeper.Close())
 	g := &Generator{Prompt: s.prompt}
-	if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: s.dir}, Target{"a", g, brokenPacker{}}); err == nil || !strings.Contains(err.Error(), "model a") {
+	if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: s.dir}, Target{"a", g, brokenPacker{}}); err == nil ||
+		!strings.Contains(err.Error(), "model a") {
 		t.Errorf("a model whose projection cannot be packed: %v", err)
 	}
 	must(0, os.Mkdir(s.keeper.pinFile(), 0o700))
-	if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: s.dir}, Target{"a", g, &packer{4}}); err == nil || errors.Is(err, history.ErrDamaged) {
+	if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: s.dir}, Target{"a", g, &packer{4}}); err == nil ||
+		errors.Is(err, history.ErrDamaged) {
 		t.Errorf("a folder instead of a file: %v", err)
 	}
 	must(0, os.Remove(s.keeper.pinFile()))
 	file := filepath.Join(t.TempDir(), "file")
 	must(0, os.WriteFile(file, nil, 0o600))
-	if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: filepath.Join(file, "below")}, Target{"a", g, &packer{4}}); err == nil {
+	if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: filepath.Join(file, "below")},
+		Target{"a", g, &packer{4}}); err == nil {
 		t.Error("a folder that cannot be made: no error")
 	}
 	s.open()

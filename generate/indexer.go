@@ -77,7 +77,8 @@ func (x *indexer) paths(t *history.Table, slots []uint32) (numbers []uint32, cod
 
 // index makes the index of a version. It starts from the snapshot near, or from the first version of the generation,
 // or builds the index of all items. It is nil if the model has the codes of no item.
-func (x *indexer) index(v *history.Version, near *Snapshot, base func(first *history.Version) *beam.Index) (*beam.Index, error) {
+func (x *indexer) index(v *history.Version, near *Snapshot,
+	base func(first *history.Version) *beam.Index) (*beam.Index, error) {
 	if near != nil && near.index != nil && near.at != nil {
 		if near.at.Before(v) {
 			return x.merge(near.index, near.at, v)

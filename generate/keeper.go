@@ -40,8 +40,8 @@ type KeeperOptions struct {
 }
 
 // Keeper makes new snapshots when the catalog's items change, and keeps earlier versions. It follows the changes one
-// by one, so a snapshot has exactly the items of its version. The nodes of a cluster make the same versions: the catalog's log has the
-// places where one ends.
+// by one, so a snapshot has exactly the items of its version. The nodes of a cluster make the same versions: the
+// catalog's log has the places where one ends.
 //
 // A model follows the catalog until a version is activated. It then generates that version until another one, or
 // Auto, is activated. The Keeper still makes snapshots of new versions.
@@ -87,7 +87,8 @@ type target struct {
 // versions. Run makes later snapshots. The caller MUST Close the Keeper.
 func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keeper, error) {
 	k := &Keeper{
-		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{}, pins: map[string]Pin{},
+		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{},
+		pins:    map[string]Pin{},
 		imports: map[string]*importing{}, hearing: make(chan struct{}), now: time.Now,
 	}
 	if k.log == nil {
@@ -104,7 +105,8 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 	if err != nil {
 		return nil, err
 	}
-	if k.history, err = history.Open(c.Entries(), k.version, history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
+	if k.history, err = history.Open(c.Entries(), k.version,
+		history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
 		return nil, err
 	}
 	if hurt != nil {
@@ -147,7 +149,8 @@ func (k *Keeper) begin(t *target) error {
 		v, err = k.viewOf(t, s, p.At)
 	}
 	if err != nil {
-		k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name, "version", p.Version, "error", err)
+		k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name,
+			"version", p.Version, "error", err)
 		k.unpin(t.Name)
 		t.Generator.Use(t.head)
 		return nil
@@ -222,8 +225,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// CatchUp makes a version of all changes so far, imports apart, and Renew. In a cluster the catalog's log ends the version, so that all
-// nodes have the same ones; while it takes no writes, models generate what they did before.
+// CatchUp makes a version of all changes so far, imports apart, and Renew. In a cluster the catalog's log ends the
+// version, so that all nodes have the same ones; while it takes no writes, models generate what they did before.
 func (k *Keeper) CatchUp(ctx context.Context) {
 	if err := k.cutting.Note(k.cut(ctx)); err != nil {
 		k.wake()
@@ -231,7 +234,8 @@ func (k *Keeper) CatchUp(ctx context.Context) {
 	k.Renew()
 }
 
-// cut has the log of a cluster's catalog end a version, if this node has changes that are in none. Another node may do so first.
+// cut has the log of a cluster's catalog end a version, if this node has changes that are in none. Another node may do
+// so first.
 func (k *Keeper) cut(ctx context.Context) error {
 	if !k.catalog.Shared() {
 		return nil
@@ -247,7 +251,8 @@ func (k *Keeper) cut(ctx context.Context) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.pending) > 0 && k.version == version { // they came with a copy of another node's catalog, which cut them before
+	// they came with a copy of another node's catalog, which cut them before
+	if len(k.pending) > 0 && k.version == version {
 		k.ended = append(k.ended, deltaOf(k.pending, version))
 		k.pending = map[string]catalog.Entry{}
 	}
@@ -343,7 +348,8 @@ func (k *Keeper) Renew() {
 			k.log.Error("no snapshot of the new version: the one before stays in use", "model", t.Name, "error", err)
 			continue
 		}
-		k.log.Debug("made a snapshot", "model", t.Name, "version", t.head.Version, "items", t.head.Len(), "took", time.Since(start))
+		k.log.Debug("made a snapshot", "model", t.Name, "version", t.head.Version, "items", t.head.Len(),
+			"took", time.Since(start))
 	}
 }
 

@@ -113,7 +113,8 @@ func followRandomly(t *testing.T, codes prompt.Codes, dir string) {
 		}
 		s := g.Snapshot()
 		want := must(NewSnapshot("", c.Items(), b, &packer{1 << 30}, nil))
-		if got, want := contentsOf(s), contentsOf(want); !reflect.DeepEqual(got, want) || s.Len()+s.Skipped != len(c.Items()) && s.at.Number == c.Stats().Version {
+		if got, want := contentsOf(s), contentsOf(want); !reflect.DeepEqual(got, want) ||
+			s.Len()+s.Skipped != len(c.Items()) && s.at.Number == c.Stats().Version {
 			t.Fatalf("step %d: %+v, %d skipped; want %+v of %d", step, got, s.Skipped, want, len(c.Items()))
 		}
 		if n := len(k.Versions()); n > 5 {
@@ -151,7 +152,8 @@ func TestKeeperKeepsTheOldSnapshot(t *testing.T) {
 	b := must(prompt.New(prompt.Config{Codes: prompt.Codes{Pattern: []string{"a%d", "b%d"}}}, words{}, 100))
 	g := &Generator{Prompt: b}
 	told := make(chan string, 1)
-	k := must(NewKeeper(c, KeeperOptions{Logger: slog.New(slog.NewTextHandler(lines(told), nil))}, Target{"m", g, &packer{2}}))
+	k := must(NewKeeper(c, KeeperOptions{Logger: slog.New(slog.NewTextHandler(lines(told), nil))},
+		Target{"m", g, &packer{2}}))
 	first := g.Snapshot()
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

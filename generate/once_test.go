@@ -46,7 +46,8 @@ func (g *barrier) Run(jobs []*engine.Job, out []engine.Outcome) {
 // that they get alone.
 func TestConcurrentPromptsAreComputedOnce(t *testing.T) {
 	ends := map[bool]bool{}
-	m := schedule.PrefillModel{Fixed: 1, Row: 1, Quality: schedule.Quality{Largest: schedule.Sample{Rows: 100, Keys: 5050, Requests: 1}}}
+	m := schedule.PrefillModel{Fixed: 1, Row: 1, Quality: schedule.Quality{
+		Largest: schedule.Sample{Rows: 100, Keys: 5050, Requests: 1}}}
 	for seed := range uint64(6) {
 		for _, first := range []string{"answers", "fails", "leaves"} {
 			s := newSite(t, rand.New(rand.NewPCG(seed, 30)), modeltest.Qwen3, 3, 300, true)
@@ -104,7 +105,8 @@ func TestConcurrentPromptsAreComputedOnce(t *testing.T) {
 				}
 				shared, computed = shared+r.Shared.Concurrent, computed+r.Prompt
 				if n := layout.Plan.Tokens(); r.Prompt+r.Cached != n || r.Cached != r.Shared.Concurrent {
-					t.Errorf("%s: request %d: %d tokens of the prompt, but %d computed, %d cached, %+v", what, i, n, r.Prompt, r.Cached, r.Shared)
+					t.Errorf("%s: request %d: %d tokens of the prompt, but %d computed, %d cached, %+v", what, i, n, r.Prompt,
+						r.Cached, r.Shared)
 				}
 			}
 			// What the rest of a batch shares with its first one is in either count, and never the common part.

@@ -63,7 +63,8 @@ func (k *Keeper) readPins(version uint64) (hurt, err error) {
 	copied, second := decodePins(k.pinCopy(), version)
 	if second != nil || copied == nil {
 		return nil, fmt.Errorf("generate: %s and its copy are damaged: the activated version of the catalog is unknown. "+
-			"Remove both files to generate the latest items, then activate the version you want: %w", k.pinFile(), errors.Join(err, second))
+			"Remove both files to generate the latest items, then activate the version you want: %w", k.pinFile(),
+			errors.Join(err, second))
 	}
 	return err, k.writePins(copied)
 }
@@ -94,7 +95,8 @@ func decodePins(name string, version uint64) (map[string]Pin, error) {
 		return damaged(err)
 	}
 	if f.Format != pinsFormat || f.Checksum != pinsChecksum(f.Pins) {
-		return damaged(fmt.Errorf("format %d with checksum %q, want %d with %q", f.Format, f.Checksum, pinsFormat, pinsChecksum(f.Pins)))
+		return damaged(fmt.Errorf("format %d with checksum %q, want %d with %q", f.Format, f.Checksum, pinsFormat,
+			pinsChecksum(f.Pins)))
 	}
 	pins := map[string]Pin{}
 	if err := json.Unmarshal(f.Pins, &pins); err != nil {

@@ -37,7 +37,8 @@ func TestDamagedPins(t *testing.T) {
 			return os.WriteFile(name, append(must(os.ReadFile(name)), "x"...), 0o600)
 		},
 		"another number": func(name string) error { // still JSON
-			return os.WriteFile(name, []byte(strings.Replace(string(must(os.ReadFile(name))), `"version":8`, `"version":9`, 1)), 0o600)
+			return os.WriteFile(name, []byte(strings.Replace(string(must(os.ReadFile(name))), `"version":8`, `"version":9`, 1)),
+				0o600)
 		},
 	}
 	for at := range 5 {
@@ -57,7 +58,8 @@ func TestDamagedPins(t *testing.T) {
 			if both && what != "gone" {
 				must(0, s.keeper.Close())
 				g := &Generator{Prompt: s.prompt}
-				if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: s.dir}, Target{"a", g, &packer{4}}); err == nil || !strings.Contains(err.Error(), "Remove both files") {
+				if _, err := NewKeeper(s.catalog, KeeperOptions{Dir: s.dir}, Target{"a", g, &packer{4}}); err == nil ||
+					!strings.Contains(err.Error(), "Remove both files") {
 					t.Errorf("%s, both: %v", what, err)
 				}
 				continue
@@ -122,7 +124,8 @@ func (brokenPacker) Head([]int32) (compute.Linear, error) { return nil, fmt.Erro
 func TestOneFailingModelDoesNotStopTheOthers(t *testing.T) {
 	s := newShelf(t)
 	bad, good := &Generator{Prompt: s.prompt}, &Generator{Prompt: s.prompt}
-	s.keeper = must(NewKeeper(s.catalog, KeeperOptions{}, Target{"bad", bad, brokenPacker{}}, Target{"good", good, &packer{4}}))
+	s.keeper = must(NewKeeper(s.catalog, KeeperOptions{}, Target{"bad", bad, brokenPacker{}},
+		Target{"good", good, &packer{4}}))
 	s.put("i1", 1, 1)
 	s.keeper.Renew()
 	if bad.Snapshot().Len() != 0 || good.Snapshot().Len() != 1 {

@@ -43,7 +43,8 @@ func (k *Keeper) readRanges() []column {
 		_ = f.Close() // it was read
 	}
 	if err != nil {
-		k.log.Warn("the attributes of earlier ranges cannot be read: the first range of each is slower", "file", k.rangesName(), "error", err)
+		k.log.Warn("the attributes of earlier ranges cannot be read: the first range of each is slower",
+			"file", k.rangesName(), "error", err)
 		return nil
 	}
 	var out []column
@@ -103,7 +104,8 @@ func (k *Keeper) saveRanges() {
 	}
 	err := history.WriteFile(k.rangesName(), func(w io.Writer) error { return json.NewEncoder(w).Encode(stored) })
 	if err != nil {
-		k.log.Warn("the attributes of ranges cannot be stored: after a restart the first range of each is slower", "error", err)
+		k.log.Warn("the attributes of ranges cannot be stored: after a restart the first range of each is slower",
+			"error", err)
 		return
 	}
 	k.mu.Lock()

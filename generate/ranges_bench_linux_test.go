@@ -36,8 +36,8 @@ func inCPU(b *testing.B, run func()) {
 }
 
 // BenchmarkRange measures a range filter on a million items with one price each: the first range of an attribute, which
-// reads all items (run it with -benchtime 1x); the set of items of a range on a snapshot that had one before; and whole recommendations with a small
-// model on two threads, with and without the range.
+// reads all items (run it with -benchtime 1x); the set of items of a range on a snapshot that had one before; and whole
+// recommendations with a small model on two threads, with and without the range.
 //
 //	go test ./generate -run '^$' -bench Range
 func BenchmarkRange(b *testing.B) {
@@ -45,14 +45,17 @@ func BenchmarkRange(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	items := make([]*prompt.Item, count)
 	for i := range items {
-		items[i] = &prompt.Item{ID: fmt.Sprint("i", i), Codes: []int32{r.Int32N(256), r.Int32N(256), r.Int32N(256)}, Identifier: -1,
-			Attributes: map[string][]string{"brand": {fmt.Sprint(r.IntN(500))}, "price": {fmt.Sprintf("%.2f", float64(r.IntN(100_000))/100)},
+		items[i] = &prompt.Item{ID: fmt.Sprint("i", i), Codes: []int32{r.Int32N(256), r.Int32N(256), r.Int32N(256)},
+			Identifier: -1,
+			Attributes: map[string][]string{"brand": {fmt.Sprint(r.IntN(500))},
+				"price": {fmt.Sprintf("%.2f", float64(r.IntN(100_000))/100)},
 				"added": {time.Unix(r.Int64N(1<<30)+1e9, 0).UTC().Format(time.RFC3339)}}}
 	}
 	dev := must(cpu.New(cpu.Options{Threads: 2}))
 	defer dev.Close()
 	dir := b.TempDir()
-	if err := modeltest.Write(dir, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 512, Layers: 8, Heads: 8, KVHeads: 2, HeadDim: 64,
+	if err := modeltest.Write(dir, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 512, Layers: 8, Heads: 8,
+		KVHeads: 2, HeadDim: 64,
 		Inter: 1536, Vocab: 1024, Seed: 1}); err != nil {
 		b.Fatal(err)
 	}
@@ -60,7 +63,8 @@ func BenchmarkRange(b *testing.B) {
 	defer m.Close()
 	e := must(engine.New(m, dev, engine.Options{MaxTokens: 4096}))
 	defer e.Close()
-	p := must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{100, 356, 612}, Size: []int32{256, 256, 256}}}, nil, m.Vocab()))
+	p := must(prompt.New(prompt.Config{Codes: prompt.Codes{
+		FirstToken: []int32{100, 356, 612}, Size: []int32{256, 256, 256}}}, nil, m.Vocab()))
 	snap := must(NewSnapshot("1", items, p, m, nil))
 	g := &Generator{Prompt: p, Do: e.Do, Shape: m.Shape()}
 	g.Use(snap)

@@ -36,7 +36,8 @@ func drawValue(r *rand.Rand) string {
 	case 2:
 		return fmt.Sprintf("%de-1", n)
 	case 3, 4:
-		return time.Date(2026, 1, n, 0, 0, r.IntN(3), 0, time.UTC).Format([]string{time.RFC3339, time.DateOnly, time.DateTime}[r.IntN(3)])
+		return time.Date(2026, 1, n, 0, 0, r.IntN(3), 0,
+			time.UTC).Format([]string{time.RFC3339, time.DateOnly, time.DateTime}[r.IntN(3)])
 	}
 	return fmt.Sprint(n)
 }
@@ -86,8 +87,8 @@ func drawItem(r *rand.Rand, id string) *grebev1.Item {
 	return it
 }
 
-// Filters of all kinds let the items pass that meet their definition: 10,000 random ones, on snapshots that follow a catalog
-// through changes, and on those before, which are still in use.
+// Filters of all kinds let the items pass that meet their definition: 10,000 random ones, on snapshots that follow a
+// catalog through changes, and on those before, which are still in use.
 func TestFiltersAgainstBruteForce(t *testing.T) {
 	r := rand.New(rand.NewPCG(28, 25))
 	s := newShelf(t)
@@ -172,7 +173,8 @@ func TestRangesAreMadeBeforeASnapshotIsUsed(t *testing.T) {
 	if o := snap.column(column{"price", filter.Number}); len(o.steps) < 4 {
 		t.Fatalf("%d steps for 2000 items", len(o.steps))
 	}
-	must(s.catalog.PutItem(&grebev1.Item{Id: "i5", Codes: codesOf(1, 1), Attributes: map[string]*grebev1.Values{"price": {Values: []string{"1499.5"}}}}))
+	must(s.catalog.PutItem(&grebev1.Item{Id: "i5", Codes: codesOf(1, 1),
+		Attributes: map[string]*grebev1.Values{"price": {Values: []string{"1499.5"}}}}))
 	s.keeper.Renew()
 	next := s.models["a"].Snapshot()
 	if next == snap || next.mustBuild(request) {
@@ -190,7 +192,8 @@ func TestRangesAreMadeBeforeASnapshotIsUsed(t *testing.T) {
 func TestRangesOutliveARestart(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
-	must(s.catalog.PutItem(&grebev1.Item{Id: "i1", Codes: codesOf(1, 1), Attributes: map[string]*grebev1.Values{"price": {Values: []string{"7"}}}}))
+	must(s.catalog.PutItem(&grebev1.Item{Id: "i1", Codes: codesOf(1, 1),
+		Attributes: map[string]*grebev1.Values{"price": {Values: []string{"7"}}}}))
 	s.open()
 	between, _, err := filter.Bounds{GTE: "5"}.Range()
 	if err != nil {
@@ -220,7 +223,8 @@ func TestRangesOutliveARestart(t *testing.T) {
 		if !s.models["a"].Snapshot().mustBuild(request) {
 			t.Errorf("%q orders an attribute", bad)
 		}
-		if logged := strings.Contains(s.log.String(), "the first range of each is slower"); logged == strings.Contains(bad, "colour") {
+		if logged := strings.Contains(s.log.String(), "the first range of each is slower"); logged == strings.Contains(bad,
+			"colour") {
 			t.Errorf("%q: the log says %q", bad, s.log.String())
 		}
 	}

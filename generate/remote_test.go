@@ -22,7 +22,8 @@ func twins(t *testing.T, seed uint64, depth, count int, cached bool) (remote, ro
 	t.Helper()
 	dev := must(cpu.New(cpu.Options{Threads: 2}))
 	r := rand.New(rand.NewPCG(seed, 1))
-	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96, Vocab: 400, Seed: r.Uint64()}
+	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16,
+		Inter: 96, Vocab: 400, Seed: r.Uint64()}
 	remote = newSiteOn(t, ref.Searching(dev), r, spec, depth, count, cached)
 	return remote, newSite(t, rand.New(rand.NewPCG(seed, 1)), modeltest.Qwen3, depth, count, cached)
 }
@@ -52,7 +53,8 @@ func sameItems(t *testing.T, got, want *Result) {
 		}
 	}
 	if got.Prompt != want.Prompt || got.Cached != want.Cached {
-		t.Errorf("a prompt of %d computed and %d cached tokens, want %d and %d", got.Prompt, got.Cached, want.Prompt, want.Cached)
+		t.Errorf("a prompt of %d computed and %d cached tokens, want %d and %d", got.Prompt, got.Cached, want.Prompt,
+			want.Cached)
 	}
 }
 
@@ -78,7 +80,8 @@ func TestDeviceSearches(t *testing.T) {
 					{Request{N: 5, Width: 16}, true},
 					{Request{N: 10, Width: 20, TopK: 3}, true},
 					{Request{N: 10, Width: 20, Filter: anyOf(map[string][]string{"kind": {"1", "3"}})}, true},
-					{Request{N: 10, Width: 20, Filter: anyOf(map[string][]string{"kind": {"1", "3"}}), Exclude: excluded, TopK: 2}, true},
+					{Request{N: 10, Width: 20, Filter: anyOf(map[string][]string{"kind": {"1", "3"}}), Exclude: excluded, TopK: 2},
+						true},
 					{Request{N: 10, Width: 20, Rules: Rules{Temperature: 0.5}}, false},
 					{Request{N: 10, Width: compute.MaxBeams + 1}, true}, // of which no level has as many
 				} {
@@ -195,10 +198,12 @@ func TestGPUSearches(t *testing.T) {
 		t.Skipf("no GPU to test on: %v", err)
 	}
 	r := rand.New(rand.NewPCG(11, 1))
-	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 256, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 512, Vocab: 400, DType: compute.BF16, Seed: r.Uint64()}
+	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 256, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 64,
+		Inter: 512, Vocab: 400, DType: compute.BF16, Seed: r.Uint64()}
 	s := newSiteOn(t, dev, r, spec, 3, 3000, true)
 	jobs := s.counted()
-	for round, request := range []Request{{N: 50, Width: 100}, {N: 50, Width: 100}, {N: 20, Width: 64, Exclude: []string{"i1", "i2", "i700"}},
+	for round, request := range []Request{{N: 50, Width: 100}, {N: 50, Width: 100},
+		{N: 20, Width: 64, Exclude: []string{"i1", "i2", "i700"}},
 		{N: 20, Width: 64, Filter: anyOf(map[string][]string{"kind": {"1", "3"}}), Exclude: []string{"i1", "i2", "i700"}},
 		{N: 50, Width: 100, TopK: 5}, {N: 50, Width: 2000}} {
 		request.User, request.UserID = s.user, "u"

@@ -226,11 +226,13 @@ func TestMasksAreBuiltMeanwhile(t *testing.T) {
 	request := &Request{User: s.user, N: 30, Width: 50, Filter: filter}
 	late := must(s.Recommend(t.Context(), request))
 	again := must(s.Recommend(t.Context(), request)) // built before
-	if len(late.Items) == 0 || !slices.EqualFunc(late.Items, again.Items, func(a, b Item) bool { return a.ID == b.ID && a.Score == b.Score }) {
+	if len(late.Items) == 0 || !slices.EqualFunc(late.Items, again.Items,
+		func(a, b Item) bool { return a.ID == b.ID && a.Score == b.Score }) {
 		t.Error("a filter that is built late gives other items")
 	}
 	// Nothing eligible: the prompt was computed for nothing, and the answer is empty.
-	none := must(s.Recommend(t.Context(), &Request{User: s.user, N: 5, Width: 8, Filter: anyOf(map[string][]string{"kind": {"nobody"}})}))
+	none := must(s.Recommend(t.Context(), &Request{User: s.user, N: 5, Width: 8,
+		Filter: anyOf(map[string][]string{"kind": {"nobody"}})}))
 	if len(none.Items) != 0 || !none.Short {
 		t.Errorf("%d items of a filter that no item passes", len(none.Items))
 	}

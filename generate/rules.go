@@ -7,8 +7,8 @@ import (
 	"grebe/beam"
 )
 
-// Rules change which items of the eligible ones come back. They take effect in the rounds, so they apply to all items and
-// not only to those that a search without rules finds. A search with rules runs its rounds on the host.
+// Rules change which items of the eligible ones come back. They take effect in the rounds, so they apply to all items
+// and not only to those that a search without rules finds. A search with rules runs its rounds on the host.
 type Rules struct {
 	// Quota limits the results that have the same value of an attribute. An item with several values counts for each of
 	// them. Items without the attribute are not limited.

@@ -118,7 +118,8 @@ func (r *run) begin() error {
 			}
 		}
 	}
-	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free, Rules: r.snap.rules(&q.Rules), OnePerPath: q.OnePerPath}
+	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free, Rules: r.snap.rules(&q.Rules),
+		OnePerPath: q.OnePerPath}
 	for _, w := range r.g.Widths {
 		if q.whole {
 			break
@@ -276,7 +277,8 @@ func (r *run) lay(rows, level int, head compute.Linear) {
 	room := r.snap.index.Depth() - 1
 	for i := range rows {
 		path := r.paths[i*room:][:level]
-		r.plan.Segments = append(r.plan.Segments, plan.Segment{Kind: plan.Beam, Tokens: path, Start: r.layout.End, Sees: r.sees})
+		r.plan.Segments = append(r.plan.Segments, plan.Segment{
+			Kind: plan.Beam, Tokens: path, Start: r.layout.End, Sees: r.sees})
 		r.want = append(r.want, engine.Want{Segment: len(segments) + i, Head: head})
 	}
 }

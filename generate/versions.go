@@ -37,7 +37,8 @@ type VersionInfo struct {
 func (k *Keeper) Versions() []VersionInfo {
 	var out []VersionInfo
 	for _, v := range slices.Backward(k.history.Versions()) {
-		info := VersionInfo{Version: strconv.FormatUint(v.Number, 10), Digest: v.Digest.String(), Items: v.Items, Created: v.Created}
+		info := VersionInfo{Version: strconv.FormatUint(v.Number, 10), Digest: v.Digest.String(), Items: v.Items,
+			Created: v.Created}
 		for _, t := range k.following() {
 			if t.Generator.Snapshot().Version == info.Version && !slices.Contains(info.Models, t.Name) {
 				info.Models = append(info.Models, t.Name)
@@ -109,8 +110,8 @@ func (k *Keeper) Activate(model, version, digest string) error {
 	return k.activate(next, nil)
 }
 
-// Follow makes each model generate the version of its pin, and those without a pin follow the catalog. Either all models switch
-// or, if it returns an error, none. The error is ErrNoVersion if a version is not kept, or not made yet.
+// Follow makes each model generate the version of its pin, and those without a pin follow the catalog. Either all
+// models switch or, if it returns an error, none. The error is ErrNoVersion if a version is not kept, or not made yet.
 func (k *Keeper) Follow(pins map[string]Pin) error {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -181,8 +182,8 @@ func (k *Keeper) chosen(model string) []*target {
 	return slices.DeleteFunc(slices.Clone(k.following()), func(t *target) bool { return model != "" && t.Name != model })
 }
 
-// activate pins models to versions, and has the free ones follow the catalog. It makes the snapshots of all versions before it
-// switches a model.
+// activate pins models to versions, and has the free ones follow the catalog. It makes the snapshots of all versions
+// before it switches a model.
 func (k *Keeper) activate(next map[*target]Pin, free []*target) error {
 	made, pins := map[*target]*View{}, k.Pins()
 	for t, p := range next {
@@ -206,7 +207,8 @@ func (k *Keeper) activate(next map[*target]Pin, free []*target) error {
 	defer k.review()
 	for t, v := range made {
 		t.Generator.stay(v)
-		k.log.Info("a version of the catalog was activated", "model", t.Name, "version", v.snap.Version, "items", v.snap.Len())
+		k.log.Info("a version of the catalog was activated", "model", t.Name, "version", v.snap.Version,
+			"items", v.snap.Len())
 	}
 	for _, t := range free {
 		t.head.warm(t.Generator.Snapshot())

@@ -58,7 +58,8 @@ func (l *sharedLog) Reset() {
 
 func newShelf(t *testing.T) *shelf {
 	s := &shelf{t: t, dir: t.TempDir(), catalog: catalog.New(catalog.Options{})}
-	s.prompt = must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 20}, Size: []int32{20, 20}}}, nil, 100))
+	s.prompt = must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 20}, Size: []int32{20, 20}}}, nil,
+		100))
 	t.Cleanup(func() { s.keeper.Close() })
 	return s
 }
@@ -74,12 +75,14 @@ func (s *shelf) open() {
 	s.log.Reset()
 	s.packed = &packer{4}
 	s.models = map[string]*Generator{"a": {Prompt: s.prompt}, "b": {Prompt: s.prompt}}
-	s.keeper = must(NewKeeper(s.catalog, KeeperOptions{Dir: s.dir, compact: 100, Logger: slog.New(slog.NewTextHandler(&s.log, nil))},
+	s.keeper = must(NewKeeper(s.catalog, KeeperOptions{
+		Dir: s.dir, compact: 100, Logger: slog.New(slog.NewTextHandler(&s.log, nil))},
 		Target{"a", s.models["a"], s.packed}, Target{"b", s.models["b"], s.packed}))
 }
 
 func (s *shelf) put(id string, a, b int32) {
-	must(s.catalog.PutItem(&grebev1.Item{Id: id, Codes: codesOf(a, b), Attributes: map[string]*grebev1.Values{"kind": {Values: []string{fmt.Sprint(a % 4)}}}}))
+	must(s.catalog.PutItem(&grebev1.Item{Id: id, Codes: codesOf(a, b),
+		Attributes: map[string]*grebev1.Values{"kind": {Values: []string{fmt.Sprint(a % 4)}}}}))
 }
 
 func (s *shelf) fill(n int) {
@@ -110,7 +113,8 @@ func TestActivatedVersionsOutliveARestart(t *testing.T) {
 		}
 		must(s.catalog.DeleteItem(fmt.Sprint("i", 70-i)))
 		s.keeper.Renew()
-		past, versions = append(past, contentsOf(s.models["b"].Snapshot())), append(versions, s.models["b"].Snapshot().Version)
+		past, versions = append(past, contentsOf(s.models["b"].Snapshot())),
+			append(versions, s.models["b"].Snapshot().Version)
 	}
 	last := past[len(past)-1]
 	for i, v := range versions {
@@ -128,7 +132,8 @@ func TestActivatedVersionsOutliveARestart(t *testing.T) {
 		s.want("after a restart", "a", first)
 		s.want("after a restart", "b", last)
 		if !s.keeper.Pinned("a") || s.keeper.Pinned("b") || s.keeper.Damaged() != 0 || s.packed.left != 0 {
-			t.Errorf("pinned %v and %v, %d damaged, %d packed", s.keeper.Pinned("a"), s.keeper.Pinned("b"), s.keeper.Damaged(), 4-s.packed.left)
+			t.Errorf("pinned %v and %v, %d damaged, %d packed", s.keeper.Pinned("a"), s.keeper.Pinned("b"), s.keeper.Damaged(),
+				4-s.packed.left)
 		}
 	}
 	if err := s.keeper.Rollback("b"); err != nil {
@@ -195,7 +200,8 @@ func TestAnotherVocabulary(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
 	s.open()
-	s.prompt = must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 20}, Size: []int32{9, 20}}}, nil, 100))
+	s.prompt = must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 20}, Size: []int32{9, 20}}}, nil,
+		100))
 	s.open()
 	want := must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil))
 	s.want("fewer codes", "a", contentsOf(want))

@@ -69,8 +69,10 @@ func TestWidthsOfRounds(t *testing.T) {
 			at[key(b.codes)] = b.score
 		}
 		for i, it := range got.Items {
-			if score, ok := at[key(it.Codes)]; !ok || math.Abs(score-it.Score) > 1e-4 || i > 0 && it.Score > got.Items[i-1].Score {
-				t.Errorf("%v, width %d: place %d is %v with %.6f, which the plain search has with %.6f (%v)", c.config, c.width, i, it.Codes, it.Score, score, ok)
+			if score, ok := at[key(it.Codes)]; !ok || math.Abs(score-it.Score) > 1e-4 ||
+				i > 0 && it.Score > got.Items[i-1].Score {
+				t.Errorf("%v, width %d: place %d is %v with %.6f, which the plain search has with %.6f (%v)", c.config, c.width, i,
+					it.Codes, it.Score, score, ok)
 			}
 		}
 	}

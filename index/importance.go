@@ -28,7 +28,8 @@ func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *serve.Model, lay
 	}
 	got, err := f.Measure(w, c, m, layers, catalogUsers(c, f.Prompts, m))
 	if errors.Is(err, kv.ErrFull) {
-		return fmt.Errorf("%w; a prompt has to fit into the model's part of cache.host_memory: give it more for this command, with GREBE_CACHE_HOST_MEMORY=1GiB", err)
+		return fmt.Errorf("%w; a prompt has to fit into the model's part of cache.host_memory: give it more for this "+
+			"command, with GREBE_CACHE_HOST_MEMORY=1GiB", err)
 	}
 	if err != nil {
 		return err
@@ -41,7 +42,8 @@ func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *serve.Model, lay
 }
 
 // Measure learns from users (as tokens), in turn, and from random items of the catalog.
-func (f *Importance) Measure(w *cli.World, c *catalog.Catalog, m *serve.Model, layers int, users [][]int32) (*blend.Importance, error) {
+func (f *Importance) Measure(w *cli.World, c *catalog.Catalog, m *serve.Model, layers int,
+	users [][]int32) (*blend.Importance, error) {
 	items, alike := itemsOf(c, m)
 	if len(users) == 0 || len(items) == 0 {
 		return nil, errors.New("the catalog has no users and items with texts for this model to learn from")

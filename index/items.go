@@ -1,5 +1,5 @@
-// Package index prepares data for the server before it starts: the KV of items, prototypes of histories, and the list of
-// item tokens that blended prompts must compute again.
+// Package index prepares data for the server before it starts: the KV of items, prototypes of histories, and the list
+// of item tokens that blended prompts must compute again.
 package index
 
 import (
@@ -33,7 +33,8 @@ func Items(w *cli.World, c *catalog.Catalog, m *serve.Model) error {
 	}
 	computed, tooLong, err := m.Cache.Precompute(w.Ctx, m.Runner.Do, items, bar.add)
 	bar.end()
-	fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items), bar.items-computed-tooLong)
+	fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items),
+		bar.items-computed-tooLong)
 	if skipped > 0 {
 		fmt.Fprintf(w.Stdout, ", %d have no tokens", skipped)
 	}
@@ -56,7 +57,8 @@ func Items(w *cli.World, c *catalog.Catalog, m *serve.Model) error {
 // unwritten returns an error if writes to disk failed meanwhile, because computed KV is lost then.
 func unwritten(before, after *disk.Stats) error {
 	if n := after.WriteErrors - before.WriteErrors; n > 0 {
-		return fmt.Errorf("%d writes to disk failed and their KV is lost: check whether the disk is full, then run the same command again", n)
+		return fmt.Errorf("%d writes to disk failed and their KV is lost: check whether the disk is full, then run the "+
+			"same command again", n)
 	}
 	return nil
 }
@@ -96,7 +98,8 @@ func (p *itemBar) show() {
 	if rate > 0 {
 		left = time.Duration(float64(p.total-p.items) / rate * float64(time.Second)).Round(time.Second).String()
 	}
-	line := fmt.Sprintf("%d of %d items, %.0f items/s, %.0f tokens/s, %s left", p.items, p.total, rate, float64(p.tokens)/seconds, left)
+	line := fmt.Sprintf("%d of %d items, %.0f items/s, %.0f tokens/s, %s left", p.items, p.total, rate,
+		float64(p.tokens)/seconds, left)
 	if !p.terminal {
 		fmt.Fprintln(p.out, line)
 		return

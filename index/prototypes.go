@@ -53,14 +53,16 @@ func (f *Prototypes) Make(w *cli.World, c *catalog.Catalog, m *serve.Model, fold
 	bar.End()
 	if built != nil {
 		fmt.Fprintf(w.Stdout, "%s: %d prototypes (%s of KV) of %d users, %d new; %d of %d pages computed from %d tokens",
-			m.Name, built.Prototypes, human.Bytes(built.Bytes), len(p.Users), built.Added, built.Computed, built.Pages, built.Tokens)
+			m.Name, built.Prototypes, human.Bytes(built.Bytes), len(p.Users), built.Added, built.Computed, built.Pages,
+			built.Tokens)
 		if built.Lost > 0 {
 			fmt.Fprintf(w.Stdout, ", %d pages whose users are gone", built.Lost)
 		}
 		fmt.Fprintln(w.Stdout)
 	}
 	if errors.Is(err, kv.ErrFull) {
-		return fmt.Errorf("%w; a history has to fit into the model's part of cache.host_memory: give it more for this command, with GREBE_CACHE_HOST_MEMORY=1GiB", err)
+		return fmt.Errorf("%w; a history has to fit into the model's part of cache.host_memory: give it more for this "+
+			"command, with GREBE_CACHE_HOST_MEMORY=1GiB", err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; run the same command again to go on", err)

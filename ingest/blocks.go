@@ -128,7 +128,8 @@ var errTooLong = fmt.Errorf("longer than %d bytes", maxImportLine)
 // tooLong passes over a record that is longer than it may be.
 func (r *blockReader) tooLong(c *chunk, buf []byte) *chunk {
 	if !r.oneLine {
-		r.failed = fmt.Errorf("line %d: a record of more than %d bytes: a quote in it is never closed; write a quote inside a cell twice",
+		r.failed = fmt.Errorf("line %d: a record of more than %d bytes: a quote in it is never closed; write a quote "+
+			"inside a cell twice",
 			r.line+1, maxImportLine)
 		return r.next()
 	}

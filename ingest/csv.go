@@ -46,7 +46,8 @@ func parseCSV(text []byte, separator byte, out []cell) ([]cell, error) {
 				plain = s[:i]
 			}
 			if strings.IndexByte(plain, '"') >= 0 {
-				return out, cellError(len(out), "a quote inside a cell that does not begin with one: put the cell in quotes, and write a quote inside twice")
+				return out, cellError(len(out), "a quote inside a cell that does not begin with one: put the cell in quotes, and "+
+					"write a quote inside twice")
 			}
 			out = append(out, textOrNone(plain))
 			if i < 0 {
@@ -87,7 +88,8 @@ func quotedCell(s string) (value, rest string, err error) {
 		s = s[i+2:]
 		i = strings.IndexByte(s, '"')
 	}
-	return "", "", errors.New("a quote is never closed: the file was cut off, or a quote inside a cell is not written twice")
+	return "", "", errors.New("a quote is never closed: the file was cut off, or a quote inside a cell is not written " +
+		"twice")
 }
 
 func textOrNone(s string) cell {
@@ -152,7 +154,8 @@ func (t *table) decodeCSV(text []byte) ([]cell, error) {
 		if len(cells) == 1 && len(t.columns) > 1 {
 			return nil, fmt.Errorf("1 cell, the header has %d: was the file cut off here?", len(t.columns))
 		}
-		return nil, fmt.Errorf("%d cells, the header has %d: the columns changed, or a separator inside a cell is not in quotes", len(cells), len(t.columns))
+		return nil, fmt.Errorf("%d cells, the header has %d: the columns changed, or a separator inside a cell is not in "+
+			"quotes", len(cells), len(t.columns))
 	}
 	same := true
 	for i := range cells {

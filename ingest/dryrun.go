@@ -30,7 +30,8 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 		}
 		s := j.state
 		fmt.Fprintf(w.Stdout, "%s: %d %ss: %d new, %d changed, %d the same, %d deleted, %d bad\n", src.path,
-			s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, src.unit, s.Created, s.Replaced, s.Unchanged, s.Deleted, s.Failed)
+			s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, src.unit, s.Created, s.Replaced, s.Unchanged, s.Deleted,
+			s.Failed)
 		bad, base = bad+s.Failed, base+s.Line
 		if src.kind == kindItems {
 			items, present = append(items, src), present+s.Replaced+s.Unchanged+s.Deleted
@@ -55,7 +56,8 @@ func (c *Import) foretold(w *cli.World, items []*source, dst sink, present int64
 		return err
 	}
 	if left := total - present; left > 0 {
-		fmt.Fprintf(w.Stdout, "%d of the catalog's %d items are not in the files: an import keeps them, replacing the catalog would delete them.\n", left, total)
+		fmt.Fprintf(w.Stdout, "%d of the catalog's %d items are not in the files: an import keeps them, replacing the "+
+			"catalog would delete them.\n", left, total)
 	}
 	impacts, err := dst.forecast(w.Ctx, items)
 	if err != nil {

@@ -19,8 +19,10 @@ func TestDryRun(t *testing.T) {
 	path := file(t, "items.csv", []byte(b.String()))
 	out := run(t, &Import{Files: []string{path}, DataDir: dir, DryRun: true}, nil)
 	for _, want := range []string{
-		"34 lines: 1 new, 1 changed, 1 the same, 0 deleted, 31 bad", "2 of the catalog's 4 items are not in the files", "nothing was changed",
-		`items.csv:5: id "9" is in line 4 of`, `items.csv:6: column codes: element 0: want an integer`, "error: 31 bad records", "More bad",
+		"34 lines: 1 new, 1 changed, 1 the same, 0 deleted, 31 bad", "2 of the catalog's 4 items are not in the files",
+		"nothing was changed",
+		`items.csv:5: id "9" is in line 4 of`, `items.csv:6: column codes: element 0: want an integer`,
+		"error: 31 bad records", "More bad",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing:\n%s", want, out)
@@ -35,7 +37,8 @@ func TestDryRun(t *testing.T) {
 	users := file(t, "users.ndjson", []byte(`{"id":"u1"}`+"\n"+`{"delete":"u2"}`+"\n"))
 	events := file(t, "events.ndjson", []byte(`{"user":"u1","item":"1","time":5}`+"\n"))
 	out = run(t, &Import{Files: []string{users, events}, DataDir: dir, DryRun: true}, nil)
-	if !strings.Contains(out, "2 lines: 1 new, 0 changed, 1 the same") || !strings.Contains(out, "1 lines: 1 new") || strings.Contains(out, "error") {
+	if !strings.Contains(out, "2 lines: 1 new, 0 changed, 1 the same") || !strings.Contains(out, "1 lines: 1 new") ||
+		strings.Contains(out, "error") {
 		t.Error(out)
 	}
 }

@@ -149,11 +149,13 @@ func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 			fmt.Fprintln(w.Stderr, "Warning: "+text)
 		}
 		if m.Halves() {
-			halved = append(halved, fmt.Sprintf("model %q would be left with %d of the %d items that it can generate", m.Model, m.After, m.Before))
+			halved = append(halved, fmt.Sprintf("model %q would be left with %d of the %d items that it can generate", m.Model,
+				m.After, m.Before))
 		}
 	}
 	if len(halved) > 0 && !c.Force {
-		return fmt.Errorf("nothing was imported: %s. If this is what you want, run it again with --force", strings.Join(halved, "; "))
+		return fmt.Errorf("nothing was imported: %s. If this is what you want, run it again with --force",
+			strings.Join(halved, "; "))
 	}
 	return nil
 }
@@ -208,7 +210,8 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 	// Only a server can drop the KV of users deleted here. The next one to start does it.
 	cat, err := catalog.Open(datadir.Catalog(dir), catalog.Options{TrackDeletions: true, TrackUnknown: true})
 	if errors.Is(err, catalog.ErrLocked) {
-		return nil, "", fmt.Errorf("%w: a server runs on %s: import through it with --server URL, or stop it", catalog.ErrLocked, dir)
+		return nil, "", fmt.Errorf("%w: a server runs on %s: import through it with --server URL, or stop it",
+			catalog.ErrLocked, dir)
 	}
 	if err != nil {
 		return nil, "", err
@@ -227,7 +230,8 @@ func (c *Import) usersElsewhere(w *cli.World, files []*source) error {
 	}
 	for _, f := range files {
 		if f.kind != "items" {
-			return fmt.Errorf("%s has %s, and cluster.users keeps them in a store: import them through a running server, with --server URL", f.path, f.kind)
+			return fmt.Errorf("%s has %s, and cluster.users keeps them in a store: import them through a running server, with "+
+				"--server URL", f.path, f.kind)
 		}
 	}
 	return nil
@@ -295,7 +299,8 @@ func (j *job) all() error {
 	}
 	j.summary("Stopped")
 	if errors.Is(err, errStopped) {
-		fmt.Fprintf(w.Stderr, "Stopped at %s %d of %s. Run the same command again to go on from there.\n", j.src.unit, st.Line, j.src.path)
+		fmt.Fprintf(w.Stderr, "Stopped at %s %d of %s. Run the same command again to go on from there.\n", j.src.unit,
+			st.Line, j.src.path)
 		return cli.ErrReported
 	}
 	return err
@@ -395,5 +400,6 @@ func (j *job) list(l *line) {
 func (j *job) summary(how string) {
 	s := j.state
 	fmt.Fprintf(j.w.Stdout, "%s: %s: %d %ss: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s\n",
-		how, j.src.path, s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, j.src.unit, s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed, j.bar.rate())
+		how, j.src.path, s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, j.src.unit, s.Created, s.Replaced, s.Deleted,
+		s.Unchanged, s.Failed, j.bar.rate())
 }

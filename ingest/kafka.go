@@ -27,7 +27,8 @@ const reachable = 15 * time.Second
 func newKafka(ctx context.Context, s *Stream) (*kafka, error) {
 	k := &kafka{waits: map[int32]int64{}}
 	opt := []kgo.Opt{kgo.SeedBrokers(s.Kafka...), kgo.ConsumerGroup(s.Group), kgo.ConsumeTopics(s.Topic),
-		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxBytes(16 << 20), kgo.FetchMaxWait(500 * time.Millisecond),
+		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.FetchMaxBytes(16 << 20),
+		kgo.FetchMaxWait(500 * time.Millisecond),
 		kgo.OnPartitionsRevoked(k.leave), kgo.OnPartitionsLost(k.leave)}
 	if s.Consumer != "" {
 		opt = append(opt, kgo.InstanceID(s.Consumer))
@@ -73,7 +74,8 @@ func (k *kafka) poll(ctx context.Context) ([]message, error) {
 			k.mu.Unlock()
 		}
 		for _, r := range p.Records {
-			out = append(out, message{place: fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset), key: string(r.Key), text: r.Value})
+			out = append(out, message{place: fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset), key: string(r.Key),
+				text: r.Value})
 		}
 	})
 	if len(out) > 0 {

@@ -239,18 +239,21 @@ func newTable(kind string, columns []string, pairs []pair, lists string) (*table
 			return nil, cli.Usagef("--map: %s have no field %q; they have %s", kind, p.field, fieldNames(kind))
 		}
 		if set == nil {
-			return nil, fmt.Errorf("the column %q is not a field of %s, which have %s: name the columns to import with --map FIELD=COLUMN,…",
+			return nil, fmt.Errorf("the column %q is not a field of %s, which have %s: name the columns to import with --map "+
+				"FIELD=COLUMN,…",
 				p.column, kind, fieldNames(kind))
 		}
 		at := slices.Index(columns, p.column)
 		if at < 0 {
-			return nil, fmt.Errorf("no column %q for the field %s: the columns are %s", p.column, p.field, strings.Join(columns, ", "))
+			return nil, fmt.Errorf("no column %q for the field %s: the columns are %s", p.column, p.field,
+				strings.Join(columns, ", "))
 		}
 		t.fields = append(t.fields, field{name: p.field, part: part, column: at, check: p.check, set: set})
 	}
 	for _, want := range required[kind] {
 		if !slices.ContainsFunc(t.fields, func(f field) bool { return f.name == want }) {
-			return nil, fmt.Errorf("no column for the field %s: the columns are %s; add --map %s=COLUMN", want, strings.Join(columns, ", "), want)
+			return nil, fmt.Errorf("no column for the field %s: the columns are %s; add --map %s=COLUMN", want,
+				strings.Join(columns, ", "), want)
 		}
 	}
 	return t, nil

@@ -50,7 +50,8 @@ func (s *source) parquetFile() (*os.File, *parquet.File, error) {
 	s.size = info.Size()
 	p, err := openFooter(f, info.Size())
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("%s: not a whole Parquet file: %w. It was cut off or is still being written: copy or export it again",
+		return nil, nil, errors.Join(fmt.Errorf("%s: not a whole Parquet file: %w. It was cut off or is still being "+
+			"written: copy or export it again",
 			s.path, err), f.Close())
 	}
 	return f, p, nil
@@ -127,10 +128,12 @@ func (s *source) openParquet() (reader, error) {
 		}
 		leaf, ok := p.Schema().Lookup(path...)
 		if !ok || leaf.MaxRepetitionLevel > 1 {
-			return nil, errors.Join(fmt.Errorf("%s: column %s: lists of lists cannot be imported", s.path, s.table.columns[i]), f.Close())
+			return nil, errors.Join(fmt.Errorf("%s: column %s: lists of lists cannot be imported", s.path, s.table.columns[i]),
+				f.Close())
 		}
-		r.columns[i] = &parquetColumn{index: leaf.ColumnIndex, list: leaf.MaxRepetitionLevel == 1, convert: converter(leaf.Node.Type()),
-			buf: make([]parquet.Value, 512)}
+		r.columns[i] = &parquetColumn{index: leaf.ColumnIndex, list: leaf.MaxRepetitionLevel == 1,
+			convert: converter(leaf.Node.Type()),
+			buf:     make([]parquet.Value, 512)}
 	}
 	return r, nil
 }

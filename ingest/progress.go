@@ -53,9 +53,11 @@ func (b *progressBar) update() {
 	share := min(float64(s.read)/float64(b.total), 1)
 	left := "?"
 	if done := s.read - b.from; done > 0 {
-		left = (time.Duration(float64(time.Since(b.start))*float64(max(b.total-s.read, 0))/float64(done)) + time.Second).Truncate(time.Second).String()
+		left = (time.Duration(float64(time.Since(b.start))*float64(max(b.total-s.read, 0))/float64(done)) +
+			time.Second).Truncate(time.Second).String()
 	}
-	text := fmt.Sprintf("%3.0f %%  %s of %s  %s  %s left", 100*share, human.Bytes(s.read), human.Bytes(b.total), b.rate(), left)
+	text := fmt.Sprintf("%3.0f %%  %s of %s  %s  %s left", 100*share, human.Bytes(s.read), human.Bytes(b.total), b.rate(),
+		left)
 	if !b.terminal {
 		fmt.Fprintf(b.out, "%s: %s\n", b.name, text)
 		return

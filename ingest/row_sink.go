@@ -66,7 +66,8 @@ func newServerRows(w *cli.World, c *Rows) (*serverRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &serverRows{ctx: w.Ctx, url: s.base + "/v1/tables/" + url.PathEscape(c.Table), client: s.client, numbers: c.Dim}, nil
+	return &serverRows{ctx: w.Ctx, url: s.base + "/v1/tables/" + url.PathEscape(c.Table), client: s.client,
+		numbers: c.Dim}, nil
 }
 
 func (s *serverRows) dim() int { return s.numbers }

@@ -49,7 +49,8 @@ func openRows(name string, dim int, first uint64) (*rowFile, error) {
 		}
 	case ".npy":
 		if err = r.header(); err == nil && r.size-r.done() != 4*int64(dim)*r.rows {
-			err = fmt.Errorf("the header says %d rows of %d numbers, %d bytes follow: the file was cut off or damaged", r.rows, dim, r.size-r.done())
+			err = fmt.Errorf("the header says %d rows of %d numbers, %d bytes follow: the file was cut off or damaged", r.rows,
+				dim, r.size-r.done())
 		}
 		if err != nil {
 			err = fmt.Errorf("%s: %w", name, err)
@@ -60,7 +61,8 @@ func openRows(name string, dim int, first uint64) (*rowFile, error) {
 		err = cli.Usagef("%s: want a file that ends in .npy, .f32 or .ndjson", name)
 	}
 	if err == nil && r.rows > 0 && first > math.MaxUint64-uint64(r.rows-1) {
-		err = cli.Usagef("--first-key: %d: the last of %d rows would have a key beyond %d", first, r.rows, uint64(math.MaxUint64))
+		err = cli.Usagef("--first-key: %d: the last of %d rows would have a key beyond %d", first, r.rows,
+			uint64(math.MaxUint64))
 	}
 	if err != nil {
 		f.Close()
@@ -167,7 +169,8 @@ func (f *rowFile) header() error {
 		return err
 	}
 	shape := npyShape.FindSubmatch(text)
-	if shape == nil || !strings.Contains(string(text), "'<f4'") || !strings.Contains(string(text), "'fortran_order': False") {
+	if shape == nil || !strings.Contains(string(text), "'<f4'") ||
+		!strings.Contains(string(text), "'fortran_order': False") {
 		return fmt.Errorf("want float32 in rows and two dimensions, the header is %s", strings.TrimSpace(string(text)))
 	}
 	if n, err := strconv.Atoi(string(shape[2])); err != nil || n != f.dim {

@@ -116,7 +116,8 @@ func (s *localSink) end(context.Context) error { return s.record() }
 
 // record makes the current catalog a version, unless it is one.
 func (s *localSink) record() error {
-	return generate.Record(s.c, generate.KeeperOptions{Dir: datadir.Versions(s.dir), Keep: math.MaxInt}) // the server drops old versions
+	// the server drops old versions
+	return generate.Record(s.c, generate.KeeperOptions{Dir: datadir.Versions(s.dir), Keep: math.MaxInt})
 }
 
 func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) ([]error, error) {
@@ -204,7 +205,8 @@ func (s *serverSink) begin(id string, _ bool) error {
 }
 
 func (s *serverSink) end(ctx context.Context) error {
-	return s.call(ctx, http.MethodPost, "/v1/items:batch?end&import="+url.QueryEscape(s.id), strings.NewReader(""), &batchAnswer{})
+	return s.call(ctx, http.MethodPost, "/v1/items:batch?end&import="+url.QueryEscape(s.id), strings.NewReader(""),
+		&batchAnswer{})
 }
 
 // batchAnswer is the response to a batch.

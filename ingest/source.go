@@ -141,7 +141,8 @@ func (s *source) identify(format string, magic []byte) error {
 	case bytes.Equal(magic, []byte("\x28\xb5\x2f\xfd")):
 		s.packing = ".zst"
 	case packing != "":
-		return fmt.Errorf("%s: not %s data, as its name says: it is empty, cut off or damaged. Copy or export it again", s.path, packing[1:])
+		return fmt.Errorf("%s: not %s data, as its name says: it is empty, cut off or damaged. Copy or export it again",
+			s.path, packing[1:])
 	case bytes.Equal(magic, []byte("PAR1")):
 		named = formatParquet
 	}
@@ -375,7 +376,8 @@ func (l *line) encode(b *bytes.Buffer) {
 
 // chunks reads a source from its start, decodes its records on all cores and returns them in order. There it also calls
 // prepare for those that are good, unless it is nil. The caller MUST end ctx and call wait.
-func (s *source) chunks(ctx context.Context, prepare func(*catalog.Op)) (out <-chan chan *chunk, wait func(), err error) {
+func (s *source) chunks(ctx context.Context,
+	prepare func(*catalog.Op)) (out <-chan chan *chunk, wait func(), err error) {
 	r, err := s.open()
 	if err != nil {
 		return nil, nil, err

@@ -100,7 +100,8 @@ func parquetFile(t *testing.T, rows []product) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	// Small pages and groups: a reader must go on over their ends.
-	w := parquet.NewGenericWriter[product](&b, parquet.PageBufferSize(256), parquet.MaxRowsPerRowGroup(700), parquet.Compression(&parquet.Snappy))
+	w := parquet.NewGenericWriter[product](&b, parquet.PageBufferSize(256), parquet.MaxRowsPerRowGroup(700),
+		parquet.Compression(&parquet.Snappy))
 	if _, err := w.Write(rows); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,8 @@ func TestSourcesAgree(t *testing.T) {
 			price = fmt.Sprint(p.Price)
 		}
 		fmt.Fprintf(&nd, `{"id":"%d","text":%q,"codes":[%d,3],"attributes":{%s}}`+"\n", i, title, i%7, attributes)
-		fmt.Fprintf(&mapped, `{"sku":%d,"title":%q,"price":%s,"tags":[%s],"sid":[%d,3]}`+"\n", i, title, map[bool]string{true: price, false: "null"}[i > 0], list, i%7)
+		fmt.Fprintf(&mapped, `{"sku":%d,"title":%q,"price":%s,"tags":[%s],"sid":[%d,3]}`+"\n", i, title,
+			map[bool]string{true: price, false: "null"}[i > 0], list, i%7)
 		cell := `"` + strings.ReplaceAll(title, `"`, `""`) + `"`
 		fmt.Fprintf(&csv, "%d,%s,%s,%s,%d;3,x\r\n", i, cell, price, strings.Join(p.Tags, ";"), i%7)
 		jsonTags := `"[` + strings.ReplaceAll(list, `"`, `""`) + `]"`
@@ -157,8 +159,10 @@ func TestSourcesAgree(t *testing.T) {
 	}
 	table := parquetFile(t, rows)
 	for name, data := range map[string][]byte{
-		"items.csv": []byte(csv.String()), "items.tsv": []byte(tsv.String()), "items.jsonl": []byte(mapped.String()), "items.parquet": table,
-		"items.csv.gz": gzipped(t, []byte(csv.String())), "items.tsv.zst": zstded(t, []byte(tsv.String())), "items.ndjson.gz": gzipped(t, []byte(mapped.String())),
+		"items.csv": []byte(csv.String()), "items.tsv": []byte(tsv.String()), "items.jsonl": []byte(mapped.String()),
+		"items.parquet": table,
+		"items.csv.gz":  gzipped(t, []byte(csv.String())), "items.tsv.zst": zstded(t, []byte(tsv.String())),
+		"items.ndjson.gz":  gzipped(t, []byte(mapped.String())),
 		"items.parquet.gz": gzipped(t, table),
 	} {
 		dir := t.TempDir()
@@ -172,7 +176,8 @@ func TestSourcesAgree(t *testing.T) {
 	}
 	for format, data := range map[string][]byte{"csv": zstded(t, []byte(csv.String())), "parquet": table} {
 		dir := t.TempDir()
-		out := run(t, &Import{Files: []string{"-"}, Kind: "items", Format: format, DataDir: dir, Map: productMap}, bytes.NewReader(data))
+		out := run(t, &Import{Files: []string{"-"}, Kind: "items", Format: format, DataDir: dir, Map: productMap},
+			bytes.NewReader(data))
 		if got := contents(t, dir); got != want {
 			t.Errorf("standard input as %s: %s, want %s:\n%s", format, got, want, out)
 		}
@@ -182,7 +187,10 @@ func TestSourcesAgree(t *testing.T) {
 // Users and events come from tables too, and importing events again changes nothing.
 func TestUsersAndEventsFromTables(t *testing.T) {
 	users := file(t, "people.csv", []byte("who,items,about\nu1,a;b,hello\nu2,\"[\"\"c\"\"]\",\n"))
-	events := file(t, "log.tsv", []byte("uid\tsku\tat\tkind\tvalue\nu1\tx\t2026-11-18T09:00:01Z\t2\t0.5\nu3\ty\t1795000000\t\t\nu1\tw\t2026-11-18 09:00:00\t1\t\n"))
+	events := file(t,
+		"log.tsv",
+		[]byte("uid\tsku\tat\tkind\tvalue\nu1\tx\t2026-11-18T09:00:01Z\t2\t0.5\nu3\ty\t1795000000\t\t\nu1\tw\t2026-11-18 "+
+			"09:00:00\t1\t\n"))
 	dir := t.TempDir()
 	const m = "user=uid,item=sku,time=at,action=kind,features.v=value"
 	out := run(t, &Import{Files: []string{users}, Map: "id=who,history=items,text=about", DataDir: dir}, nil)
@@ -191,10 +199,12 @@ func TestUsersAndEventsFromTables(t *testing.T) {
 	if got := contents(t, dir); got != want {
 		t.Errorf("got  %s\nwant %s\n%s", got, want, out)
 	}
-	if !strings.Contains(out, "users (by its columns)") || !strings.Contains(out, "events (by its columns)") || !strings.Contains(out, "3 lines: 3 created") {
+	if !strings.Contains(out, "users (by its columns)") || !strings.Contains(out, "events (by its columns)") ||
+		!strings.Contains(out, "3 lines: 3 created") {
 		t.Error(out)
 	}
-	if out := run(t, &Import{Files: []string{events}, Map: m, DataDir: dir}, nil); !strings.Contains(out, "3 lines: 0 created, 0 replaced, 0 deleted, 3 unchanged") {
+	if out := run(t, &Import{Files: []string{events}, Map: m, DataDir: dir}, nil); !strings.Contains(out,
+		"3 lines: 0 created, 0 replaced, 0 deleted, 3 unchanged") {
 		t.Error(out)
 	}
 	if got := contents(t, dir); got != want {
@@ -220,14 +230,18 @@ func TestBadData(t *testing.T) {
 	}
 	table := parquetFile(t, rows)
 	for _, c := range []struct{ name, data, fields, want string }{
-		{"items.csv", "id,price\n1,2\n2,cheap\n", "id=id,attributes.price=price:number", `items\.csv:3: column price: want a number, not "cheap".*--on-error skip`},
+		{"items.csv", "id,price\n1,2\n2,cheap\n", "id=id,attributes.price=price:number",
+			`items\.csv:3: column price: want a number, not "cheap".*--on-error skip`},
 		{"items.csv", "id,codes\n1,2;x\n", "", `items\.csv:2: column codes: element 1: want an integer, not "x"`},
 		{"items.csv", "id,codes\n1,[2\n", "", `items\.csv:2: column codes: "\[2" is not a JSON list`},
-		{"items.csv", "id,text\n1,a\n2,b\n1,c\n", "", `items\.csv:4: id "1" is in line 2 of .*items\.csv too: .*--duplicates last`},
+		{
+			"items.csv", "id,text\n1,a\n2,b\n1,c\n", "",
+			`items\.csv:4: id "1" is in line 2 of .*items\.csv too: .*--duplicates last`},
 		{"items.csv", "sku,text\n1,a\n", "", `items\.csv: the column "sku" is not a field of items.*--map`},
 		{"items.csv", "sku,text\n1,a\n", "id=ski", `items\.csv: no column "ski" for the field id: the columns are sku, text`},
 		{"items.csv", "sku,text\n1,a\n", "text=text", `no column for the field id: .*--map id=COLUMN`},
-		{"items.csv", "sku,text\n1,a\n", "id=sku,colour=text", `items have no field "colour"; they have attributes\.NAME, codes`},
+		{"items.csv", "sku,text\n1,a\n", "id=sku,colour=text",
+			`items have no field "colour"; they have attributes\.NAME, codes`},
 		{"items.csv", "id,text\n1,a\n2,\xff\xfe\n", "", `items\.csv:3: column text: invalid UTF-8.*iconv`},
 		{"items.csv", "\xff\xfei\x00d\x00", "", `UTF-16.*iconv`},
 		{"items.csv", "id,text\n1,a\n2,b,c\n", "", `items\.csv:3: 3 cells, the header has 2: the columns changed`},
@@ -238,12 +252,14 @@ func TestBadData(t *testing.T) {
 		{"items.csv", "id,text\n,a\n", "", `items\.csv:2: id: is missing`},
 		{"items.csv", "id,id\n1,a\n", "", `items\.csv:1: the header has the column "id" twice`},
 		{"items.csv", "", "", `the file is empty: want a header`},
-		{"items.csv.gz", string(whole[:len(whole)/2]), "", `read .*items\.csv\.gz: after line \d+: the compressed data ends too early.*again`},
+		{"items.csv.gz", string(whole[:len(whole)/2]), "",
+			`read .*items\.csv\.gz: after line \d+: the compressed data ends too early.*again`},
 		{"items.csv.zst", string(other[:len(other)/2]), "", `the compressed data ends too early`},
 		{"items.csv.gz", "", "", `not gz data.*again`},
 		{"items.parquet", string(table[:len(table)/2]), productMap, `not a whole Parquet file.*again`},
 		{"items.parquet", string(table), "id=title", `items\.parquet:1: id: is missing`},
-		{"items.parquet", string(table), "id=sku,attributes.x=none", `no column "none" for the field attributes\.x: the columns are sku, title`},
+		{"items.parquet", string(table), "id=sku,attributes.x=none",
+			`no column "none" for the field attributes\.x: the columns are sku, title`},
 		{"items.ndjson", `{"sku": 1.5}`, "id=sku", `items\.ndjson:1: column sku: want an id, not the number 1\.5`},
 		{"items.ndjson", `{"sku": [1]}`, "id=sku", `items\.ndjson:1: column sku: want a text, not a list`},
 		{"events.csv", "user,item\nu,i\n", "", `events\.csv:2: an event needs an id or a time`},
@@ -264,8 +280,10 @@ func TestBadRecordsAreSkipped(t *testing.T) {
 	for i := range 100 {
 		fmt.Fprintf(&b, "%d,%s\n", i, []string{"1", "x"}[i%2])
 	}
-	out := run(t, &Import{Files: []string{file(t, "items.csv", []byte(b.String()))}, DataDir: t.TempDir(), Skip: true}, nil)
-	if strings.Count(out, "want an integer") != 20 || !strings.Contains(out, "100 lines: 50 created, 0 replaced, 0 deleted, 0 unchanged, 50 bad") {
+	out := run(t, &Import{Files: []string{file(t, "items.csv", []byte(b.String()))}, DataDir: t.TempDir(), Skip: true},
+		nil)
+	if strings.Count(out, "want an integer") != 20 ||
+		!strings.Contains(out, "100 lines: 50 created, 0 replaced, 0 deleted, 0 unchanged, 50 bad") {
 		t.Error(out)
 	}
 }
@@ -280,7 +298,8 @@ func TestTablesAreResumed(t *testing.T) {
 		fmt.Fprintf(&csv, "%d,\"title\nof %d\"\n", i, i)
 	}
 	twice := csv.String() + "7,again\n"
-	for name, data := range map[string][]byte{"items.csv": []byte(csv.String()), "items.csv.gz": gzipped(t, []byte(csv.String())), "items.parquet": parquetFile(t, rows),
+	for name, data := range map[string][]byte{"items.csv": []byte(csv.String()),
+		"items.csv.gz": gzipped(t, []byte(csv.String())), "items.parquet": parquetFile(t, rows),
 		"items-twice.csv": []byte(twice)} {
 		path, dir := file(t, name, data), t.TempDir()
 		ctx, stop := context.WithCancel(t.Context())

@@ -73,7 +73,8 @@ func (c *Import) database(env []string) (*database, error) {
 	}
 	password, given := u.User.Password()
 	if given && !variable {
-		return nil, cli.Usagef("--from: a password on the command line is visible to other users of this machine: leave it out and set %s, "+
+		return nil, cli.Usagef("--from: a password on the command line is visible to other users of this machine: leave it "+
+			"out and set %s, "+
 			"or give --password-file FILE, or put the whole address into a variable and give --from env:NAME", passwordVariable)
 	}
 	for _, name := range []string{"password", "passwd", "sslpassword"} {
@@ -96,7 +97,8 @@ func (c *Import) database(env []string) (*database, error) {
 	case "postgres", "postgresql":
 		db.open = func() (*sql.DB, error) { return openPostgres(u, password) }
 	default:
-		return nil, cli.Usagef("--from: %q is not a database that can be read: want mysql://user@host/database or postgres://user@host/database", u.Scheme)
+		return nil, cli.Usagef("--from: %q is not a database that can be read: want mysql://user@host/database or "+
+			"postgres://user@host/database", u.Scheme)
 	}
 	return db, nil
 }

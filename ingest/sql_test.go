@@ -73,7 +73,8 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 	secret := passwordVariable + "=" + s.Password
 	var lines strings.Builder
 	for n := range 3000 {
-		fmt.Fprintf(&lines, `{"id":"%d","text":"Zelt \"%d\", grün; ","attributes":{"price":["%d.50"],"tag":["a","b, \"c\""]}}`+"\n", n, n, n)
+		fmt.Fprintf(&lines,
+			`{"id":"%d","text":"Zelt \"%d\", grün; ","attributes":{"price":["%d.50"],"tag":["a","b, \"c\""]}}`+"\n", n, n, n)
 	}
 	lines.WriteString(`{"id":"5000"}` + "\n")
 	dir := t.TempDir()
@@ -86,7 +87,8 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 	if got := contents(t, dir); got != want || !strings.Contains(out, "3001 rows: 3001 created") {
 		t.Errorf("the catalog is %s, want %s:\n%s", got, want, out)
 	}
-	out += queried(t, &Import{From: s.URL, Query: "SELECT uid, sku, at FROM clicks", Map: "user=uid,item=sku,time=at", DataDir: dir}, secret)
+	out += queried(t, &Import{From: s.URL, Query: "SELECT uid, sku, at FROM clicks",
+		Map: "user=uid,item=sku,time=at", DataDir: dir}, secret)
 	if got := contents(t, dir); !strings.Contains(got, "u1 \"\" [] 7@1794992400") {
 		t.Errorf("events: %s\n%s", got, out)
 	}
@@ -106,7 +108,8 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 	}
 	out += again
 	for _, c := range []struct{ from, query, env, want string }{
-		{s.URL, all, passwordVariable + "=wrong-secret", `(?i)(denied|authentication failed).*check the user and the password`},
+		{s.URL, all, passwordVariable + "=wrong-secret",
+			`(?i)(denied|authentication failed).*check the user and the password`},
 		{s.URL, "SELECT * FROM nothing", secret, `nothing.*check the table in --query`},
 		{s.URL, "SELECT colour FROM products", secret, `colour.*check the columns`},
 		{s.URL, "DELETE FROM products", secret, `(read.only|READ ONLY).*must be a SELECT`},
@@ -133,7 +136,8 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 }
 
 func TestArrays(t *testing.T) {
-	for in, want := range map[string]string{`{}`: `[]`, `{1,2}`: `["1","2"]`, `{a,"b c",NULL,"NULL","q\"\\,"}`: `["a","b c","NULL","q\"\\,"]`, `{""}`: `[""]`} {
+	for in, want := range map[string]string{`{}`: `[]`, `{1,2}`: `["1","2"]`,
+		`{a,"b c",NULL,"NULL","q\"\\,"}`: `["a","b c","NULL","q\"\\,"]`, `{""}`: `[""]`} {
 		if got, err := arrayText(in); got != want || err != nil {
 			t.Errorf("%s is %s, %v; want %s", in, got, err, want)
 		}

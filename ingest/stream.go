@@ -68,7 +68,8 @@ type streamMetrics struct {
 func newStreamMetrics(reg *prometheus.Registry) *streamMetrics {
 	m := &streamMetrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "grebe_stream_messages_total",
-			Help: "Messages of a stream by outcome: changed, unchanged (it was there already) or bad (in the dead-letter file)."}, []string{"outcome"}),
+			Help: "Messages of a stream by outcome: changed, unchanged (it was there already) or bad (in the dead-letter " +
+				"file)."}, []string{"outcome"}),
 		lag: prometheus.NewGauge(prometheus.GaugeOpts{Name: "grebe_stream_lag", Help: "Messages that wait in the stream."}),
 	}
 	reg.MustRegister(m.messages, m.lag)
@@ -233,8 +234,8 @@ func (f *follower) store(ctx context.Context, messages []message) error {
 	return nil
 }
 
-// until calls do again until it succeeds, less and less often. It fails when the context ends, or when the catalog takes
-// no more writes until it is opened again.
+// until calls do again until it succeeds, less and less often. It fails when the context ends, or when the catalog
+// takes no more writes until it is opened again.
 func (f *follower) until(ctx context.Context, do func() error) error {
 	for tries := 0; ; tries++ {
 		err := do()

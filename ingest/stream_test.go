@@ -122,7 +122,8 @@ func TestRedisStream(t *testing.T) {
 	defer client.Close()
 	testStream(t, Stream{Redis: server.Addr, Topic: "clicks", Consumer: "one"}, func(lines []string) {
 		for _, l := range lines {
-			if err := client.Do(t.Context(), client.B().Xadd().Key("clicks").Id("*").FieldValue().FieldValue("value", l).Build()).Error(); err != nil {
+			if err := client.Do(t.Context(), client.B().Xadd().Key("clicks").Id("*").FieldValue().FieldValue(
+				"value", l).Build()).Error(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -155,13 +156,15 @@ func TestItemsFromAStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &follower{s: s, table: table}
-	if l := f.decode(&message{text: []byte(`{"sku":7,"title":"tent","other":1}`)}); l.err != nil || l.op.PutItem.Id != "7" || l.op.PutItem.GetText() != "tent" {
+	if l := f.decode(&message{text: []byte(`{"sku":7,"title":"tent","other":1}`)}); l.err != nil ||
+		l.op.PutItem.Id != "7" || l.op.PutItem.GetText() != "tent" {
 		t.Errorf("%+v", l)
 	}
 	if l := f.decode(&message{key: "7"}); l.err != nil || l.op.DeleteItem != "7" {
 		t.Errorf("%+v", l)
 	}
-	if l := f.decode(&message{text: []byte(`{"sku":[7]}`)}); l.err == nil || l.err.Error() != "column sku: want a text, not a list" {
+	if l := f.decode(&message{text: []byte(`{"sku":[7]}`)}); l.err == nil ||
+		l.err.Error() != "column sku: want a text, not a list" {
 		t.Errorf("%v", l.err)
 	}
 	for _, bad := range []*Stream{{Kind: "things"}, {Kind: kindItems, Map: "x=y"}, {Kind: kindItems, Map: "text=y"}} {

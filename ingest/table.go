@@ -59,7 +59,8 @@ func (c *Rows) apart() error {
 			continue
 		}
 		if before != "" {
-			return cli.Usagef("the rows of %s would replace those of %s: import files without keys one by one, each with its --first-key", name, before)
+			return cli.Usagef("the rows of %s would replace those of %s: import files without keys one by one, each with its "+
+				"--first-key", name, before)
 		}
 		before = name
 	}
@@ -121,7 +122,8 @@ type rowBar struct {
 func newRowBar(out io.Writer, name string, size int64) *rowBar {
 	f, ok := out.(*os.File)
 	now := time.Now()
-	return &rowBar{out: out, terminal: ok && term.IsTerminal(int(f.Fd())), name: name, size: max(size, 1), start: now, drawn: now}
+	return &rowBar{out: out, terminal: ok && term.IsTerminal(int(f.Fd())), name: name, size: max(size, 1), start: now,
+		drawn: now}
 }
 
 func (b *rowBar) add(rows int, done int64) {

@@ -43,7 +43,8 @@ func formatOf(name string) (format, packing string) {
 }
 
 // errCutOff is the error of compressed data without an end.
-var errCutOff = errors.New("the compressed data ends too early: the file was cut off, or is still being written. Copy or export it again")
+var errCutOff = errors.New("the compressed data ends too early: the file was cut off, or is still being written. " +
+	"Copy or export it again")
 
 // stream is the content of a file, decompressed.
 type stream struct {

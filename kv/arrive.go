@@ -31,16 +31,19 @@ type Arrival struct {
 // stagedMost is the most bytes of arrivals at a time for memory that the host cannot see.
 const stagedMost = 256 << 20
 
-// Expect announces that an entry may come from another node, for one of several caches that share the store: see Owner. Tokens are a
-// user's that are wanted; for other entries they are nil and length is their number. If the entry is deleted before End, it is not
-// published. If first is true, the caller MUST call End. Otherwise the entry is expected already, and the caller may wait for Done.
-func (s *Store) Expect(owner uint32, kind plan.Kind, key plan.Key, tokens []int32, length int) (a *Arrival, first bool) {
+// Expect announces that an entry may come from another node, for one of several caches that share the store: see Owner.
+// Tokens are a user's that are wanted; for other entries they are nil and length is their number. If the entry is
+// deleted before End, it is not published. If first is true, the caller MUST call End. Otherwise the entry is expected
+// already, and the caller may wait for Done.
+func (s *Store) Expect(owner uint32, kind plan.Kind, key plan.Key, tokens []int32,
+	length int) (a *Arrival, first bool) {
 	return s.expect(&Arrival{owner: owner, kind: kind, key: key, wanted: tokens, length: length})
 }
 
-// ExpectOffered is Expect for an entry that another node offers. The digest is that of a user's tokens, which are not known here, or 0
-// for an entry whose key is a digest of its tokens.
-func (s *Store) ExpectOffered(owner uint32, kind plan.Kind, key plan.Key, length int, digest uint64) (a *Arrival, first bool) {
+// ExpectOffered is Expect for an entry that another node offers. The digest is that of a user's tokens, which are not
+// known here, or 0 for an entry whose key is a digest of its tokens.
+func (s *Store) ExpectOffered(owner uint32, kind plan.Kind, key plan.Key, length int,
+	digest uint64) (a *Arrival, first bool) {
 	return s.expect(&Arrival{owner: owner, kind: kind, key: key, length: length, digest: digest})
 }
 
@@ -61,9 +64,9 @@ func (s *Store) expect(a *Arrival) (*Arrival, bool) {
 // Done is closed when the arrival has ended.
 func (a *Arrival) Done() <-chan struct{} { return a.done }
 
-// Place reserves memory for the entry that meta describes and returns it: pieces of n bytes in total. It may be called again, for
-// another copy of the entry: then the pieces that it returned before MUST NOT be in use any more. It returns an error if the entry is
-// not the wanted one, or if there is no room.
+// Place reserves memory for the entry that meta describes and returns it: pieces of n bytes in total. It may be called
+// again, for another copy of the entry: then the pieces that it returned before MUST NOT be in use any more. It returns
+// an error if the entry is not the wanted one, or if there is no room.
 func (a *Arrival) Place(meta []byte, n int64) ([][]byte, error) {
 	a.release()
 	kind, length, tokens, ok := decodeMeta(meta)
@@ -116,8 +119,9 @@ func (a *Arrival) release() {
 	}
 }
 
-// End ends an arrival. If filled is true, the pieces that Place returned last have the entry's content, and the entry is published as
-// if it had been computed here. It reports whether that was done, or a local entry has all of its tokens.
+// End ends an arrival. If filled is true, the pieces that Place returned last have the entry's content, and the entry
+// is published as if it had been computed here. It reports whether that was done, or a local entry has all of its
+// tokens.
 func (a *Arrival) End(filled bool) (published bool) {
 	defer a.leave()
 	defer a.release()

@@ -29,8 +29,8 @@ type dropper interface {
 	OnDrop(f func(keys []plan.Key))
 }
 
-// versioner is a Disk that notes what each entry depends on, and when it is opened erases entries of other versions than its
-// own. Its own version is that of the first owner. Put writes entries of that version.
+// versioner is a Disk that notes what each entry depends on, and when it is opened erases entries of other versions
+// than its own. Its own version is that of the first owner. Put writes entries of that version.
 type versioner interface {
 	PutAs(version [32]byte, key plan.Key, meta []byte, payload [][]byte) error
 }
@@ -156,8 +156,8 @@ func (s *Store) lost(key plan.Key) {
 	s.books.Lost(key)
 }
 
-// storedBelow notes on the books that an entry was written to disk, unless the disk has dropped it already or it is being
-// deleted. The disk reports later drops. It is called with mu held.
+// storedBelow notes on the books that an entry was written to disk, unless the disk has dropped it already or it is
+// being deleted. The disk reports later drops. It is called with mu held.
 func (s *Store) storedBelow(key plan.Key, e residency.Entry) {
 	if !s.Below(key) {
 		return
@@ -229,8 +229,8 @@ func (b *below) begin(key plan.Key, put bool) *op {
 	return o
 }
 
-// condemn begins a deletion. Operations under way for the keys have no effect, and no other one begins until the deletion
-// is finished.
+// condemn begins a deletion. Operations under way for the keys have no effect, and no other one begins until the
+// deletion is finished.
 func (b *below) condemn(keys []plan.Key) *op {
 	o := &op{done: make(chan struct{})}
 	b.mu.Lock()
@@ -243,8 +243,8 @@ func (b *below) condemn(keys []plan.Key) *op {
 	return o
 }
 
-// erase completes a deletion that condemn began. When it returns nil, the disk has none of the keys and no put of them is
-// under way. If the disk does not answer, erase returns an error after a while, and the deletion continues in the
+// erase completes a deletion that condemn began. When it returns nil, the disk has none of the keys and no put of them
+// is under way. If the disk does not answer, erase returns an error after a while, and the deletion continues in the
 // background.
 func (b *below) erase(keys []plan.Key, o *op) error {
 	done := make(chan error, 1)
@@ -436,9 +436,9 @@ func (s *Store) Below(key plan.Key) bool {
 	return ok && !s.below.condemned(key)
 }
 
-// Fetch reads an entry from disk and publishes it, in host memory if there is such a level. It returns the tier that the
-// entry came to. It returns plan.Missing if the disk does not have the entry, the record is damaged, memory has no room, or
-// ctx ended first. Concurrent calls for an entry share one read.
+// Fetch reads an entry from disk and publishes it, in host memory if there is such a level. It returns the tier that
+// the entry came to. It returns plan.Missing if the disk does not have the entry, the record is damaged, memory has no
+// room, or ctx ended first. Concurrent calls for an entry share one read.
 //
 // A read cannot be cancelled. If all its callers have left, it continues and keeps its memory until it ends. Drain and
 // Close wait for it.
@@ -490,8 +490,8 @@ func (s *Store) bring(key plan.Key, f *fetch, o *op) {
 	}
 }
 
-// join returns the fetch of an entry, or nil when the disk hangs. If first is true, the caller has to read the entry and
-// MUST call leave.
+// join returns the fetch of an entry, or nil when the disk hangs. If first is true, the caller has to read the entry
+// and MUST call leave.
 func (b *below) join(key plan.Key) (f *fetch, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -623,8 +623,8 @@ func (s *Store) DrainWithin(ctx context.Context) error {
 	return s.await(ctx, func(*op) bool { return true })
 }
 
-// Written waits for the writes that were queued or under way when it was called, but not for reads. It returns the cause
-// if ctx ends first.
+// Written waits for the writes that were queued or under way when it was called, but not for reads. It returns the
+// cause if ctx ends first.
 func (s *Store) Written(ctx context.Context) error {
 	return s.await(ctx, func(o *op) bool { return o.put })
 }

@@ -72,7 +72,8 @@ func entriesSurviveBelow(t *testing.T, m compute.Memory) {
 	s, done = withDisk(t, m, dir, 512)
 	defer done()
 	user, _ := s.Lookup(plan.Key{2})
-	if want := (residency.Entry{Kind: plan.User, Tier: plan.Disk, Tokens: 100, Digest: residency.Digest(tokens)}); user != want {
+	if want := (residency.Entry{Kind: plan.User, Tier: plan.Disk, Tokens: 100,
+		Digest: residency.Digest(tokens)}); user != want {
 		t.Errorf("the user is known as %+v, want %+v", user, want)
 	}
 	if n := s.Owned(0); n != 2 {
@@ -143,7 +144,8 @@ func evictionGoesBelow(t *testing.T, m compute.Memory) {
 		s.Flush()
 	}
 	for i := range 40 {
-		if n, _ := s.PeekPrefix(plan.Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(t.Context(), plan.Key{byte(i)}) == plan.Missing {
+		if n, _ := s.PeekPrefix(plan.Key{byte(i)}, []int32{int32(i)}); n == 0 &&
+			s.Fetch(t.Context(), plan.Key{byte(i)}) == plan.Missing {
 			t.Errorf("user %d is lost", i)
 			continue
 		}
@@ -338,7 +340,8 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 			close(tier.gate)
 			wg.Wait()
 			if tier.reads.Load() != 1 || found.Load() != want {
-				t.Errorf("deleted %v: five who want an entry read it %d times, and %d have it", deleted, tier.reads.Load(), found.Load())
+				t.Errorf("deleted %v: five who want an entry read it %d times, and %d have it", deleted, tier.reads.Load(),
+					found.Load())
 			}
 			if e, _ := s.Get(plan.Key{1}); (e != nil) == deleted {
 				t.Errorf("deleted %v: it is there %v", deleted, e != nil)
@@ -353,8 +356,8 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 	}
 }
 
-// A deletion is over when nothing of the entry is below, nor will be: what waits to be written is not, and what is being written
-// is waited for.
+// A deletion is over when nothing of the entry is below, nor will be: what waits to be written is not, and what is
+// being written is waited for.
 func TestNothingIsWrittenAfterItsDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := newPool(t, ref.New().Memory(), 1000), openDisk(t, t.TempDir())

@@ -22,7 +22,8 @@ type scripted struct {
 }
 
 func newScripted() *scripted {
-	t := &scripted{records: records{all: map[plan.Key]stored{}, open: make(chan struct{})}, fails: func(plan.Key) bool { return false }}
+	t := &scripted{records: records{all: map[plan.Key]stored{}, open: make(chan struct{})},
+		fails: func(plan.Key) bool { return false }}
 	close(t.open)
 	return t
 }
@@ -58,7 +59,8 @@ func tokensOf(n int) []int32 {
 	return out
 }
 
-// What is written next is found without looking at what is written already, and the least recently used is written first.
+// What is written next is found without looking at what is written already, and the least recently used is written
+// first.
 func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
 	tier := newScripted()
@@ -94,8 +96,8 @@ func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
 	}
 }
 
-// An entry whose write failed is not taken to be below: it is tried again, a few times, and counts as lost when it makes
-// room before that succeeded.
+// An entry whose write failed is not taken to be below: it is tried again, a few times, and counts as lost when it
+// makes room before that succeeded.
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 8*ChainTokens)
 	tier := newScripted()

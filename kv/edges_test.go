@@ -89,7 +89,8 @@ func TestScalesGoWithTheirTokens(t *testing.T) {
 			t.Errorf("head %d has another scale or other tokens", i)
 		}
 	}
-	if _, err := s.Reserve(Exact, 110, src); err == nil || !strings.Contains(err.Error(), "copy 100 tokens: token 64 is at 0 ") {
+	if _, err := s.Reserve(Exact, 110, src); err == nil ||
+		!strings.Contains(err.Error(), "copy 100 tokens: token 64 is at 0 ") {
 		t.Errorf("two chunks in one: %v", err)
 	}
 	exact, err := s.Reserve(Exact, 100, nil)
@@ -132,7 +133,8 @@ func TestPublishedTwice(t *testing.T) {
 	}
 }
 
-// Whoever deletes or drops entries, OnDrop is told those that there were, wherever they were, and nothing is known of them.
+// Whoever deletes or drops entries, OnDrop is told those that there were, wherever they were, and nothing is known of
+// them.
 func TestOnDropIsToldOfDeletions(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 256)
 	s.SetDisk(newScripted())
@@ -189,7 +191,8 @@ func TestLostIsWhatWasNotWritten(t *testing.T) {
 	}
 }
 
-// What is fetched is not written again. It keeps its owner below, and users are known by their tokens wherever they are.
+// What is fetched is not written again. It keeps its owner below, and users are known by their tokens wherever they
+// are.
 func TestFetchedEntriesAreClean(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 256)
 	tier := newScripted()
@@ -344,7 +347,8 @@ func TestReadsAtATime(t *testing.T) {
 	})
 }
 
-// Without memory to move an entry through it does not come, whatever the tier makes of that. The memory is freed at the end.
+// Without memory to move an entry through it does not come, whatever the tier makes of that. The memory is freed at the
+// end.
 func TestTheStageIsFreed(t *testing.T) {
 	m := newFaulty()
 	p := newPool(t, m, 256)
@@ -601,7 +605,8 @@ func aLogHasAllThatIsAsked(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 256)
 	tier := &records{all: map[plan.Key]stored{{7}: {meta: encodeMeta(plan.Item, 9, nil)}}}
 	s.SetDisk(tier)
-	if err := errors.Join(s.SetPolicy("default"), s.Predict(), s.SetHotness(residency.HotnessConfig{Users: 10, Items: 12})); err != nil {
+	if err := errors.Join(s.SetPolicy("default"), s.Predict(),
+		s.SetHotness(residency.HotnessConfig{Users: 10, Items: 12})); err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder

@@ -105,8 +105,8 @@ func (r *records) begun() int {
 	return r.read
 }
 
-// A read that does not end holds nobody longer than they want to wait, and after a while nobody at all. Its memory is nobody else's until it ends,
-// and what it reads is then there for others, unless it was deleted meanwhile.
+// A read that does not end holds nobody longer than they want to wait, and after a while nobody at all. Its memory is
+// nobody else's until it ends, and what it reads is then there for others, unless it was deleted meanwhile.
 func TestATierThatHangs(t *testing.T) { synctest.Test(t, aTierThatHangs) }
 
 func aTierThatHangs(t *testing.T) {
@@ -178,7 +178,8 @@ func aTierThatHangs(t *testing.T) {
 	if strings.Contains(out.String(), "longest 0\n") {
 		t.Error("recorded that nothing is read")
 	}
-	for _, want := range []string{"below0 longest 2000000000\nbelow0 . hangs -\n", "below0 longest 13000000000\nbelow0 . hangs +\n"} {
+	for _, want := range []string{"below0 longest 2000000000\nbelow0 . hangs -\n",
+		"below0 longest 13000000000\nbelow0 . hangs +\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("not recorded: %q", want)
 		}
@@ -197,7 +198,8 @@ func aTierThatHangs(t *testing.T) {
 	}
 }
 
-// A deletion from a tier that hangs returns, with an error. Nobody gets what is deleted, nor is it written again, and it is gone when the tier answers.
+// A deletion from a tier that hangs returns, with an error. Nobody gets what is deleted, nor is it written again, and
+// it is gone when the tier answers.
 func TestADeletionFromATierThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 128)
@@ -207,7 +209,8 @@ func TestADeletionFromATierThatHangs(t *testing.T) {
 		s.Drain()
 		start := time.Now()
 		err := s.Delete(plan.Key{1})
-		if took := time.Since(start); !strings.HasPrefix(fmt.Sprint(err), "kv: delete below memory: ") || took != 3*residency.HungAfter {
+		if took := time.Since(start); !strings.HasPrefix(fmt.Sprint(err), "kv: delete below memory: ") ||
+			took != 3*residency.HungAfter {
 			t.Errorf("deleted from a tier that hangs: %v after %v", err, took)
 		}
 		if e, _ := s.Get(plan.Key{1}); e != nil || s.Below(plan.Key{1}) {

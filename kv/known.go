@@ -84,8 +84,8 @@ func (s *Store) Ever(kind plan.Kind) bool {
 	return s.books.Ever(kind)
 }
 
-// SetHotness has the store estimate how often users and items are requested. It MUST be called before the store is used,
-// and before the methods below it. All times are durations since a common start.
+// SetHotness has the store estimate how often users and items are requested. It MUST be called before the store is
+// used, and before the methods below it. All times are durations since a common start.
 func (s *Store) SetHotness(c residency.HotnessConfig) error {
 	h, err := residency.NewHotness(c)
 	if err != nil {
@@ -152,8 +152,8 @@ func (s *Store) Count(now time.Duration) {
 	}
 }
 
-// Follow adds an event to a feed whenever an entry changes its tier, for routers to follow. The feed keeps the last size
-// events. Boot identifies the start of the server. Without Follow there is no feed.
+// Follow adds an event to a feed whenever an entry changes its tier, for routers to follow. The feed keeps the last
+// size events. Boot identifies the start of the server. Without Follow there is no feed.
 func (s *Store) Follow(boot uint64, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,17 +161,18 @@ func (s *Store) Follow(boot uint64, size int) {
 	s.books.SetFeed(s.feed)
 }
 
-// Since appends to dst the events after number seq, at most most of them: see residency.Feed. It returns false when they
-// are no longer kept. Then the caller takes a Snapshot.
+// Since appends to dst the events after number seq, at most most of them: see residency.Feed. It returns false when
+// they are no longer kept. Then the caller takes a Snapshot.
 func (s *Store) Since(dst []residency.Event, boot, seq uint64, most int) ([]residency.Event, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.feed.Since(dst, boot, seq, most)
 }
 
-// Snapshot returns the tiers of all entries, and the boot and number of an event. A follower applies the entries in order,
-// and then the events after that number. The lock is held for a few entries at a time, so that others can use the store
-// meanwhile. If the feed keeps fewer events than come during a snapshot, the follower has to take another one.
+// Snapshot returns the tiers of all entries, and the boot and number of an event. A follower applies the entries in
+// order, and then the events after that number. The lock is held for a few entries at a time, so that others can use
+// the store meanwhile. If the feed keeps fewer events than come during a snapshot, the follower has to take another
+// one.
 func (s *Store) Snapshot() (all []residency.Event, boot, seq uint64) {
 	boot, seq = s.Position()
 	s.Scan(func(piece []residency.Event) bool {
@@ -192,8 +193,8 @@ func (s *Store) Position() (boot, seq uint64) {
 	return s.feed.Boot(), s.feed.Seq()
 }
 
-// Scan passes the tiers of all entries to visit, a few hundred at a time, and without the lock. It ends early when visit
-// returns false. A follower reads the Position first, as with Snapshot.
+// Scan passes the tiers of all entries to visit, a few hundred at a time, and without the lock. It ends early when
+// visit returns false. A follower reads the Position first, as with Snapshot.
 func (s *Store) Scan(visit func(piece []residency.Event) bool) {
 	var piece []residency.Event
 	s.mu.Lock()

@@ -153,7 +153,8 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 	}
 }
 
-// Snapshots are taken while others use the store. Who follows the feed from any of them knows in the end where all entries are.
+// Snapshots are taken while others use the store. Who follows the feed from any of them knows in the end where all
+// entries are.
 func TestSnapshotsBesideUsers(t *testing.T) {
 	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 4 << 20})
 	if err != nil {
@@ -272,8 +273,8 @@ func TestKeysBesideUsers(t *testing.T) {
 	}
 }
 
-// What is known of entries and of how hot they are waits for the store's lock. Owners have numbers in the order in which
-// they come, and the same one when they come again.
+// What is known of entries and of how hot they are waits for the store's lock. Owners have numbers in the order in
+// which they come, and the same one when they come again.
 func TestWhatIsKnownWaitsForTheStore(t *testing.T) {
 	s, p := newStore(t, ref.New().Memory(), 128)
 	defer p.Close()
@@ -284,7 +285,8 @@ func TestWhatIsKnownWaitsForTheStore(t *testing.T) {
 	s.Follow(1, 8)
 	keys, tiers, uses := []plan.Key{{1}}, make([]plan.Tier, 1), make([]float32, 1)
 	for name, call := range map[string]func(){
-		"Lookup": func() { s.Lookup(keys[0]) }, "Status": func() { s.Status(keys, tiers) }, "Owner": func() { s.Owner(keys[0]) },
+		"Lookup": func() { s.Lookup(keys[0]) }, "Status": func() { s.Status(keys, tiers) },
+		"Owner": func() { s.Owner(keys[0]) },
 		"Owned": func() { s.Owned(0) }, "Keys": func() { s.Keys(0) }, "Ever": func() { s.Ever(plan.Item) },
 		"Frequency": func() { s.Frequency(keys[0], 1) }, "Uses": func() { s.Uses(keys, tiers, 1, uses) },
 		"NoteUser": func() { s.NoteUser(keys[0], 1, false) }, "NoteItems": func() { s.NoteItems(keys, 1) },

@@ -206,7 +206,8 @@ type run struct{ *published }
 
 // newPublished describes an entry for the books. Tokens are a user's, nil for other entries.
 func newPublished(key plan.Key, kind plan.Kind, tokens []int32, e *Entry) *published {
-	p := &published{Key: key, Kind: kind, Tokens: e.len, Bytes: e.bytes, Named: tokens != nil, Value: body{entry: e, tokens: tokens}}
+	p := &published{Key: key, Kind: kind, Tokens: e.len, Bytes: e.bytes, Named: tokens != nil,
+		Value: body{entry: e, tokens: tokens}}
 	if p.Named {
 		p.Digest = residency.Digest(tokens)
 	}
@@ -244,7 +245,8 @@ func (s *Store) open() error {
 	s.config.Levels = nil
 	for i, l := range s.levels {
 		l.index = i
-		s.config.Levels = append(s.config.Levels, residency.LevelConfig{Tier: l.place, Slots: l.slots, Bytes: l.pool.Stats().Total})
+		s.config.Levels = append(s.config.Levels, residency.LevelConfig{
+			Tier: l.place, Slots: l.slots, Bytes: l.pool.Stats().Total})
 	}
 	books, err := residency.New[body](s.config)
 	if err != nil {
@@ -284,8 +286,8 @@ func (s *Store) SetHost(p *pool.Pool) error {
 // Top returns the tier of the top level, where computed entries go.
 func (s *Store) Top() plan.Tier { return s.top.place }
 
-// Memory returns the bytes of the device's and of the host's memory from which the store takes pages. Embeddings may use
-// a part of them.
+// Memory returns the bytes of the device's and of the host's memory from which the store takes pages. Embeddings may
+// use a part of them.
 func (s *Store) Memory() (device, host int64) {
 	for _, l := range s.levels {
 		if l.place == plan.Device {
@@ -358,11 +360,13 @@ func (s *Store) copyTokens(dst, src *Entry, from, to int) error {
 		dc, dt := dst.locate(t)
 		n := min(to-t, sc.tokens-st, dc.tokens-dt)
 		if scale > 0 && (st > 0 || dt > 0) {
-			return fmt.Errorf("kv: copy %d tokens: token %d is at %d of a chunk and would be at %d of one with other scales", to-from, t, st, dt)
+			return fmt.Errorf("kv: copy %d tokens: token %d is at %d of a chunk and would be at %d of one with other scales",
+				to-from, t, st, dt)
 		}
 		moves = append(moves, compute.Move{
 			Dst: dc.run.Slice(dt*row, dc.run.Size-dt*row), Src: sc.run.Slice(st*row, sc.run.Size-st*row), Width: scale + n*row,
-			Rows: s.shape.Layers * 2 * s.shape.KVHeads, DstStride: s.shape.HeadBytes(dc.tokens), SrcStride: s.shape.HeadBytes(sc.tokens),
+			Rows: s.shape.Layers * 2 * s.shape.KVHeads, DstStride: s.shape.HeadBytes(dc.tokens),
+			SrcStride: s.shape.HeadBytes(sc.tokens),
 		})
 		t += n
 	}
@@ -398,8 +402,8 @@ func (s *Store) PublishFor(owner uint32, kind plan.Kind, key plan.Key, tokens []
 	s.publish(p, s.top, nil)
 }
 
-// publish puts an entry on a level and reports whether the entry can be found there. A clean entry was read from disk, and one with
-// an arrival comes from another node; these are not published if their key was deleted meanwhile.
+// publish puts an entry on a level and reports whether the entry can be found there. A clean entry was read from disk,
+// and one with an arrival comes from another node; these are not published if their key was deleted meanwhile.
 func (s *Store) publish(p *published, to *level, from *Arrival) bool {
 	s.mu.Lock()
 	for s.books.Full(to.index) && s.books.Get(p.Key) == nil {
@@ -498,8 +502,8 @@ func common(a, b []int32) int {
 	return n
 }
 
-// Leading returns an entry of the first n tokens that shares their chunks. The caller gets a reference to it, MUST release it, and
-// MUST hold one to e meanwhile.
+// Leading returns an entry of the first n tokens that shares their chunks. The caller gets a reference to it, MUST
+// release it, and MUST hold one to e meanwhile.
 func (e *Entry) Leading(n int) *Entry {
 	v := e.store.newEntry(n)
 	v.share(e.chunks, n)
@@ -532,8 +536,8 @@ func (s *Store) Peek(keys []plan.Key, tokens []int32) {
 	}
 }
 
-// Where returns the number of tokens of the entry under key and its tier, or 0 and plan.Missing when memory has none. It
-// does not count as a use.
+// Where returns the number of tokens of the entry under key and its tier, or 0 and plan.Missing when memory has none.
+// It does not count as a use.
 func (s *Store) Where(key plan.Key) (tokens int, at plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -579,8 +583,8 @@ func (s *Store) Delete(keys ...plan.Key) error {
 }
 
 // Drop removes the entries under keys from every tier because they are useless. Unlike Delete it does not wait for the
-// disk: a later write overwrites their bytes there, and a crash before that brings the entries back. Use Delete for data
-// that MUST be gone.
+// disk: a later write overwrites their bytes there, and a crash before that brings the entries back. Use Delete for
+// data that MUST be gone.
 func (s *Store) Drop(keys ...plan.Key) {
 	if len(keys) == 0 {
 		return

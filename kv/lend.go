@@ -9,8 +9,8 @@ import (
 	"grebe/residency"
 )
 
-// Loan is an entry that another node reads: its content, and the metadata that Arrival.Place takes there. The bytes do not
-// change before Return. The store MUST NOT be stopped while there are loans.
+// Loan is an entry that another node reads: its content, and the metadata that Arrival.Place takes there. The bytes do
+// not change before Return. The store MUST NOT be stopped while there are loans.
 type Loan struct {
 	Meta   []byte
 	Pieces [][]byte
@@ -32,11 +32,12 @@ var (
 // maxStaged is the most loans at a time of entries that the host cannot see. Each takes host memory of its size.
 const maxStaged = 4
 
-// Lend fills l with the entry under a key. It appends to Meta and Pieces. A user's entry is lent if its first tokens have this
-// digest, or all of its tokens if it has fewer: then the other node compares them. The digest of other entries is 0, because
-// their key is one. An entry that is only on disk is read into memory first.
+// Lend fills l with the entry under a key. It appends to Meta and Pieces. A user's entry is lent if its first tokens
+// have this digest, or all of its tokens if it has fewer: then the other node compares them. The digest of other
+// entries is 0, because their key is one. An entry that is only on disk is read into memory first.
 //
-// Lend counts as a use, but the entry stays where it is. It returns ErrMissing or ErrBusy. After nil the caller MUST call Return.
+// Lend counts as a use, but the entry stays where it is. It returns ErrMissing or ErrBusy. After nil the caller MUST
+// call Return.
 func (s *Store) Lend(ctx context.Context, key plan.Key, tokens int, digest uint64, l *Loan) error {
 	err := s.lend(key, tokens, digest, l)
 	if errors.Is(err, ErrMissing) && s.Fetch(ctx, key) != plan.Missing {

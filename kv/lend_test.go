@@ -111,7 +111,8 @@ func TestEntriesArriveAsTheyWereLent(t *testing.T) {
 			add(t, from, plan.Item, plan.Key{1}, nil, 9, 5)
 			add(t, from, plan.User, plan.Key{2}, user, len(user), 6)
 			for range 2 { // the second time it is there already
-				for _, q := range []*ask{{kind: plan.Item, key: plan.Key{1}, length: 9}, {kind: plan.User, key: plan.Key{2}, wanted: user}} {
+				for _, q := range []*ask{{kind: plan.Item, key: plan.Key{1}, length: 9},
+					{kind: plan.User, key: plan.Key{2}, wanted: user}} {
 					if err, ok := q.send(t, from, to); err != nil || !ok {
 						t.Fatalf("%v: %v", q.kind, err)
 					}
@@ -126,7 +127,8 @@ func TestEntriesArriveAsTheyWereLent(t *testing.T) {
 			}
 			add(t, from, plan.User, plan.Key{3}, user, len(user), 7)
 			add(t, from, plan.User, plan.Key{4}, user[:80], 80, 8)
-			for _, q := range []*ask{{kind: plan.User, key: plan.Key{3}, wanted: user[:70]}, {kind: plan.User, key: plan.Key{4}, wanted: user}} {
+			for _, q := range []*ask{{kind: plan.User, key: plan.Key{3}, wanted: user[:70]},
+				{kind: plan.User, key: plan.Key{4}, wanted: user}} {
 				if err, ok := q.send(t, from, to); err != nil || !ok {
 					t.Fatalf("a prefix: %v", err)
 				}
@@ -181,17 +183,20 @@ func TestArrivalsThatLeaveNoTrace(t *testing.T) {
 		add(t, from, plan.User, plan.Key{2}, user, len(user), 6)
 		long := append(slices.Clone(other), 1, 2, 3)
 		for name, q := range map[string]*ask{
-			"another length":        {kind: plan.Item, key: plan.Key{1}, length: 8},
-			"another kind":          {kind: plan.Preamble, key: plan.Key{1}, length: 9},
-			"nobody has it":         {kind: plan.Item, key: plan.Key{9}, length: 9},
-			"other tokens":          {kind: plan.User, key: plan.Key{2}, wanted: other},
-			"other, longer tokens":  {kind: plan.User, key: plan.Key{2}, wanted: long},
-			"an item as a user":     {kind: plan.User, key: plan.Key{1}, wanted: user[:9]},
-			"a user as an item":     {kind: plan.Item, key: plan.Key{2}, length: 100},
-			"deleted item":          {kind: plan.Item, key: plan.Key{1}, length: 9, before: func() { _ = to.Delete(plan.Key{1}) }},
-			"deleted user":          {kind: plan.User, key: plan.Key{2}, wanted: user, before: func() { _ = to.Delete(plan.Key{8}, plan.Key{2}) }},
-			"dropped item":          {kind: plan.Item, key: plan.Key{1}, length: 9, before: func() { to.Drop(plan.Key{1}) }},
-			"meta that was changed": {kind: plan.Item, key: plan.Key{1}, length: 9, spoil: func(meta []byte, _ [][]byte) { clear(meta) }},
+			"another length":       {kind: plan.Item, key: plan.Key{1}, length: 8},
+			"another kind":         {kind: plan.Preamble, key: plan.Key{1}, length: 9},
+			"nobody has it":        {kind: plan.Item, key: plan.Key{9}, length: 9},
+			"other tokens":         {kind: plan.User, key: plan.Key{2}, wanted: other},
+			"other, longer tokens": {kind: plan.User, key: plan.Key{2}, wanted: long},
+			"an item as a user":    {kind: plan.User, key: plan.Key{1}, wanted: user[:9]},
+			"a user as an item":    {kind: plan.Item, key: plan.Key{2}, length: 100},
+			"deleted item": {kind: plan.Item, key: plan.Key{1}, length: 9,
+				before: func() { _ = to.Delete(plan.Key{1}) }},
+			"deleted user": {kind: plan.User, key: plan.Key{2}, wanted: user,
+				before: func() { _ = to.Delete(plan.Key{8}, plan.Key{2}) }},
+			"dropped item": {kind: plan.Item, key: plan.Key{1}, length: 9, before: func() { to.Drop(plan.Key{1}) }},
+			"meta that was changed": {kind: plan.Item, key: plan.Key{1}, length: 9,
+				spoil: func(meta []byte, _ [][]byte) { clear(meta) }},
 		} {
 			if _, ok := q.send(t, from, to); ok {
 				t.Errorf("%s: it was published", name)
@@ -332,8 +337,8 @@ func TestLoansOutliveTheirEntries(t *testing.T) {
 	})
 }
 
-// Stores that lend, take, publish, evict and delete at the same time never mix up entries. A user that was deleted on all stores is on
-// none, unless it was published again.
+// Stores that lend, take, publish, evict and delete at the same time never mix up entries. A user that was deleted on
+// all stores is on none, unless it was published again.
 func TestLoansAtRandom(t *testing.T) {
 	for name, m := range memories {
 		t.Run(name, func(t *testing.T) {

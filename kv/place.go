@@ -35,8 +35,8 @@ func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 	return l
 }
 
-// resize tells the books the size of a level when the boundary of its pool has moved. The policy compares itself with an
-// LRU cache of that size. The caller holds Store.mu.
+// resize tells the books the size of a level when the boundary of its pool has moved. The policy compares itself with
+// an LRU cache of that size. The caller holds Store.mu.
 func (s *Store) resize(l *level) {
 	if room := max(l.pool.Stats().Total, 1); room != l.room {
 		l.room = room

@@ -332,7 +332,8 @@ func TestRandomOperations(t *testing.T) {
 		}
 		w.close(t)
 	}
-	t.Logf("found nowhere %d, in the device's memory %d, in the host's %d", found[plan.Missing], found[plan.Device], found[plan.Host])
+	t.Logf("found nowhere %d, in the device's memory %d, in the host's %d", found[plan.Missing], found[plan.Device],
+		found[plan.Host])
 	if found[plan.Device] == 0 || found[plan.Host] == 0 || found[plan.Missing] == 0 {
 		t.Error("the operations do not reach every place")
 	}
@@ -353,7 +354,8 @@ func TestRandomOperationsConcurrently(t *testing.T) {
 		var wg sync.WaitGroup
 		for g := range 4 {
 			wg.Go(func() {
-				x := &world{t: t, s: w.Store, r: rand.New(rand.NewPCG(seed, uint64(g))), space: byte(g), known: map[plan.Key]modelEntry{}}
+				x := &world{t: t, s: w.Store, r: rand.New(rand.NewPCG(seed, uint64(g))), space: byte(g),
+					known: map[plan.Key]modelEntry{}}
 				for range 400 {
 					x.step()
 				}

@@ -19,9 +19,9 @@ type lesson struct {
 	level int
 }
 
-// Predict turns on predictions of the next use of entries, if the policy uses them. Models are trained in the background
-// on recent uses and replaced between two uses. Predict MUST be called after SetHost and SetPolicy and before the store is
-// used. Close stops the training.
+// Predict turns on predictions of the next use of entries, if the policy uses them. Models are trained in the
+// background on recent uses and replaced between two uses. Predict MUST be called after SetHost and SetPolicy and
+// before the store is used. Close stops the training.
 func (s *Store) Predict() error {
 	if !evict.Predicts(s.config.Policy) {
 		return nil

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkPredictedHit is a hit with predictions by a model, beside one without: while no model is trained, and while one is
-// all the time. It also prints the processor's time alone, which a crowded machine changes less, how long the slowest one of a thousand takes
-// and the slowest of all; heap is what the books, the policy and the predictor take per entry.
+// BenchmarkPredictedHit is a hit with predictions by a model, beside one without: while no model is trained, and while
+// one is all the time. It also prints the processor's time alone, which a crowded machine changes less, how long the
+// slowest one of a thousand takes and the slowest of all; heap is what the books, the policy and the predictor take per
+// entry.
 func BenchmarkPredictedHit(b *testing.B) {
 	for _, c := range []struct{ name, policy string }{{"lru", "lru"}, {"still", "default"}, {"training", "default"}} {
 		b.Run(c.name, func(b *testing.B) {

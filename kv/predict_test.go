@@ -13,8 +13,8 @@ import (
 	"grebe/pool"
 )
 
-// Models are trained in the background while the store is used, are swapped in, and end with the store; their accuracy is
-// counted. Entries are always what was published.
+// Models are trained in the background while the store is used, are swapped in, and end with the store; their accuracy
+// is counted. Entries are always what was published.
 func TestPredictionsAreLearntInTheBackground(t *testing.T) {
 	for _, policy := range []string{"default", "laru"} {
 		w := newTiered(t, true, policy, 64, 256)

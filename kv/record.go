@@ -8,8 +8,8 @@ import (
 	"grebe/residency"
 )
 
-// Record has the store log its inputs and the decisions on them. It MUST be called after all other setup, and before the
-// store is used.
+// Record has the store log its inputs and the decisions on them. It MUST be called after all other setup, and before
+// the store is used.
 func (s *Store) Record(r *record.Room) {
 	if !r.On() {
 		return
@@ -43,8 +43,8 @@ func recordChange(r *record.Room, op residency.Op, p *published, at plan.Tier) {
 	}
 }
 
-// allocRun allocates memory for a chunk. If that is recorded, the log has the order of all allocations and frees, which decides
-// where later chunks fit.
+// allocRun allocates memory for a chunk. If that is recorded, the log has the order of all allocations and frees, which
+// decides where later chunks fit.
 func (s *Store) allocRun(l *level, tokens int) (pool.Run, error) {
 	bytes := s.shape.ChunkBytes(tokens, false)
 	if !s.memory.On() {
@@ -125,10 +125,12 @@ func (s *Store) recordInsert(done radix.Change[run], e *Entry, tokens int) {
 	if done.Added != nil {
 		parent = done.Added.Parent()
 	}
-	s.rec.In("insert", tokens, done.Start, name(done.Added), bytes(e.chunks[min(done.Start/ChainTokens, len(e.chunks)):]), name(parent), name(done.Covered))
+	s.rec.In("insert", tokens, done.Start, name(done.Added), bytes(e.chunks[min(done.Start/ChainTokens, len(e.chunks)):]),
+		name(parent), name(done.Covered))
 	if done.Lower != nil {
 		n := len(done.Upper.Tokens())
 		chunks := done.Lower.Value.Value.entry.chunks
-		s.rec.In("split", name(done.Lower), name(done.Upper), n, bytes(chunks[:n/ChainTokens]), len(done.Lower.Tokens()), bytes(chunks[n/ChainTokens:]))
+		s.rec.In("split", name(done.Lower), name(done.Upper), n, bytes(chunks[:n/ChainTokens]), len(done.Lower.Tokens()),
+			bytes(chunks[n/ChainTokens:]))
 	}
 }

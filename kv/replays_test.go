@@ -17,7 +17,8 @@ import (
 	"grebe/residency"
 )
 
-// A log of a store has all that its decisions follow from: replayed, they are the same. What is read is what was written.
+// A log of a store has all that its decisions follow from: replayed, they are the same. What is read is what was
+// written.
 func TestStoresDecideWhatTheirLogsSay(t *testing.T) {
 	for _, policy := range []string{"lru", "default"} {
 		for _, way := range []string{"one level", "pinned host", "host", "disk", "host and disk"} {
@@ -49,7 +50,8 @@ func TestStoresDecideWhatTheirLogsSay(t *testing.T) {
 	}
 }
 
-// randomStore has items, users and known prefixes come, be read, grow and be deleted in a store that is too small for them.
+// randomStore has items, users and known prefixes come, be read, grow and be deleted in a store that is too small for
+// them.
 func randomStore(t *testing.T, way, policy string, rec *record.Room) {
 	m := ref.New().Memory()
 	host := way == "pinned host" || way == "host" || way == "host and disk"

@@ -25,7 +25,8 @@ const (
 // take locks the stage and returns n bytes of it. The caller MUST call give, unless take returns an error.
 func (g *stage) take(m compute.Memory, n int) (compute.Block, error) {
 	if n > stageMost {
-		return compute.Block{}, fmt.Errorf("kv: an entry of %d bytes, at most %d can be moved through the host's memory", n, stageMost)
+		return compute.Block{}, fmt.Errorf("kv: an entry of %d bytes, at most %d can be moved through the host's memory", n,
+			stageMost)
 	}
 	g.mu.Lock()
 	if g.block.Size < n {

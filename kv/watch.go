@@ -5,8 +5,8 @@ import (
 	"grebe/residency"
 )
 
-// Watcher learns what the store's host memory is worth. It is called with the store's lock held, so it MUST NOT call the
-// store. Keys are hashes.
+// Watcher learns what the store's host memory is worth. It is called with the store's lock held, so it MUST NOT call
+// the store. Keys are hashes.
 type Watcher interface {
 	// Hit reports that an entry in host memory was used: tokens that were not computed again.
 	Hit(tokens int)

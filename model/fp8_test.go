@@ -39,8 +39,8 @@ func (r *recorder) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Li
 	return r.Device.GateUp(dt, gate, up)
 }
 
-// TestFP8Weights: on a device that computes in FP8, numbers of FP8 with a scale for each row stay as they are, those with scales of
-// blocks are rounded again, with a warning, and other weights are rounded only if asked for.
+// TestFP8Weights: on a device that computes in FP8, numbers of FP8 with a scale for each row stay as they are, those
+// with scales of blocks are rounded again, with a warning, and other weights are rounded only if asked for.
 func TestFP8Weights(t *testing.T) {
 	plain := write(t, wide())
 	for name, c := range map[string]struct {
@@ -73,7 +73,8 @@ func TestFP8Weights(t *testing.T) {
 			if (d.stored[compute.FP8] > 0) != c.stored || c.stored && len(d.stored) != 1 {
 				t.Errorf("matrices came in %v", d.stored)
 			}
-			if want := strings.Join(warned, "\n"); c.warning == "" && want != "" || !strings.Contains(want, c.warning) || len(warned) > 1 {
+			if want := strings.Join(warned, "\n"); c.warning == "" && want != "" || !strings.Contains(want, c.warning) ||
+				len(warned) > 1 {
 				t.Errorf("warnings %q, want %q", warned, c.warning)
 			}
 			if off := distance(got, states(t, twin, ref.New(), model.Options{DType: "f32"})); off > 0.1 {

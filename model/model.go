@@ -60,8 +60,8 @@ type Blender interface {
 	Model
 	// Blend is Forward with a repair: of the rows that the repair does not choose, the layers after Repair.Layer
 	// are not computed, and other rows attend to the KV that stands in for them. The runner MUST be a
-	// compute.Blender. With keep nil, the rows chosen are carried through the last layer. A repair that watches repairs nothing:
-	// then it is Forward, and Watch is told of every layer.
+	// compute.Blender. With keep nil, the rows chosen are carried through the last layer. A repair that watches repairs
+	// nothing: then it is Forward, and Watch is told of every layer.
 	Blend(r compute.Runner, b *compute.Batch, repair *Repair, keep []int32) error
 }
 

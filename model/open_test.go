@@ -79,7 +79,8 @@ func TestOpenChoosesDType(t *testing.T) {
 	} {
 		s := spec()
 		s.DType = c.stored
-		for kv, want := range map[string]compute.DType{"": c.want, "auto": c.want, "f32": compute.F32, "bf16": compute.BF16, "fp8": compute.FP8} {
+		for kv, want := range map[string]compute.DType{"": c.want, "auto": c.want, "f32": compute.F32, "bf16": compute.BF16,
+			"fp8": compute.FP8} {
 			m, err := model.Open(write(t, s), ref.New(), model.Options{DType: c.ask, KV: kv})
 			if err != nil {
 				t.Fatal(err)

@@ -405,7 +405,8 @@ func (c *Checkpoint) chooseWeights(name, dtype string) error {
 	return nil
 }
 
-// format returns the format in which the product of parts computes, and whether numbers of 8 bits are taken as they are.
+// format returns the format in which the product of parts computes, and whether numbers of 8 bits are taken as they
+// are.
 func (c *Checkpoint) format(parts []Part) (dt compute.DType, stored bool) {
 	q := c.Config.Quantisation
 	if c.eight == compute.F32 || c.keeps(parts) {

@@ -434,7 +434,8 @@ func TestBadQuantisedMatrices(t *testing.T) {
 			want   []string
 		}{
 			{"shape", func(n *safetensors.Named) { n.Shape = []int{n.Shape[1], n.Shape[0]} }, []string{at, "has shape"}},
-			{"one dimension", func(n *safetensors.Named) { n.Shape = []int{n.Shape[0] * n.Shape[1]} }, []string{at, "has shape"}},
+			{"one dimension", func(n *safetensors.Named) { n.Shape = []int{n.Shape[0] * n.Shape[1]} },
+				[]string{at, "has shape"}},
 			{"other name", func(n *safetensors.Named) { n.Name += "_packed" }, []string{at[len("model."):], "missing"}},
 		} {
 			t.Run(scheme+" "+c.name, func(t *testing.T) {
@@ -458,16 +459,22 @@ var quantisationConfigs = map[string][]string{
 	`{"bits": 4}`: {"quant_method is missing"},
 	`{"quant_method": "awq", "bits": 4}`: {"AWQ is not supported",
 		"original checkpoint", "weights: int8"},
-	`{"quant_method": "gptq"}`:                                                                     {"GPTQ is not supported"},
-	`{"quant_method": "bitsandbytes"}`:                                                             {"bitsandbytes is not supported"},
-	`{"quant_method": "gguf"}`:                                                                     {"GGUF is not supported"},
-	`{"quant_method": "new"}`:                                                                      {`"new" is not supported`},
-	`{"quant_method": "fp8", "fmt": "e5m2"}`:                                                       {"e5m2"},
-	`{"quant_method": "fp8", "weight_block_size": [128]}`:                                          {"weight_block_size"},
-	`{"quant_method": "fp8", "weight_block_size": [0, 128]}`:                                       {"weight_block_size"},
-	`{"quant_method": "compressed-tensors"}`:                                                       {"config_groups is empty"},
-	`{"quant_method": "compressed-tensors", "config_groups": {"a": {}}}`:                           {"config_groups.a", "weights is missing"},
-	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 4}}}}`: {"4 bits"},
+	`{"quant_method": "gptq"}`: {
+		"GPTQ is not supported"},
+	`{"quant_method": "bitsandbytes"}`: {
+		"bitsandbytes is not supported"},
+	`{"quant_method": "gguf"}`: {
+		"GGUF is not supported"},
+	`{"quant_method": "new"}`: {
+		`"new" is not supported`},
+	`{"quant_method": "fp8", "fmt": "e5m2"}`:                 {"e5m2"},
+	`{"quant_method": "fp8", "weight_block_size": [128]}`:    {"weight_block_size"},
+	`{"quant_method": "fp8", "weight_block_size": [0, 128]}`: {"weight_block_size"},
+	`{"quant_method": "compressed-tensors"}`: {
+		"config_groups is empty"},
+	`{"quant_method": "compressed-tensors", "config_groups": {"a": {}}}`: {
+		"config_groups.a", "weights is missing"},
+	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 4}}}}`:                                     {"4 bits"},
 	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "symmetric": false}}}}`:                 {"zero points"},
 	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "type": "x"}}}}`:                        {`type "x"`},
 	`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}`:                                          {"pack-quantized"},
@@ -521,7 +528,8 @@ func FuzzQuantisation(f *testing.F) {
 // Patterns of matrices to keep name matrices of layers; a broken one, or one that matches none, is refused.
 func TestKeepPatterns(t *testing.T) {
 	dir := write(t, wide())
-	for text, want := range map[string]string{"(": "missing closing", "layers.9": "matches no matrix", "norm": "matches no matrix"} {
+	for text, want := range map[string]string{"(": "missing closing", "layers.9": "matches no matrix",
+		"norm": "matches no matrix"} {
 		_, err := model.Open(dir, ref.New(), model.Options{Weights: "int8", Keep: []string{"o_proj", text}})
 		wantError(t, err, "keep", text, want)
 	}

@@ -12,8 +12,8 @@ type clusterer struct {
 	met   []int32   // blocks with a weight
 }
 
-// cluster joins items into blocks of at most size items, in so many rounds. In each, every item in turn joins the block,
-// among those with room, that has the most of its neighbours. A block has items of one group.
+// cluster joins items into blocks of at most size items, in so many rounds. In each, every item in turn joins the
+// block, among those with room, that has the most of its neighbours. A block has items of one group.
 func (c *cutter) cluster(size, rounds int, tick func(items int) error) (*blocks, error) {
 	n := len(c.of)
 	k := &clusterer{cutter: c, block: make([]int32, n), count: make([]int32, n), sum: make([]float32, n)}

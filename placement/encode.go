@@ -168,7 +168,8 @@ func (m *Map) readTies(r *reader) error {
 		seen := map[uint16]bool{}
 		for range n {
 			l := link{r.u16(), math.Float32frombits(r.u32())}
-			if int(l.part) >= len(m.parts) || int(l.part) == p || seen[l.part] || !(l.weight > 0 && l.weight <= math.MaxFloat32) {
+			if int(l.part) >= len(m.parts) || int(l.part) == p || seen[l.part] ||
+				!(l.weight > 0 && l.weight <= math.MaxFloat32) {
 				return fmt.Errorf("micro-part %d is tied to %d with weight %v", p, l.part, l.weight)
 			}
 			seen[l.part] = true

@@ -44,7 +44,8 @@ func TestEncode(t *testing.T) {
 				t.Fatalf("%s: accepted a flipped bit in byte %d", name, n)
 			}
 		}
-		if _, err := Decode(sealed(append(data[:len(data)-4:len(data)-4], 0))); err == nil || !strings.Contains(err.Error(), "behind the end") {
+		if _, err := Decode(sealed(append(data[:len(data)-4:len(data)-4], 0))); err == nil ||
+			!strings.Contains(err.Error(), "behind the end") {
 			t.Errorf("%s: a byte more: %v", name, err)
 		}
 	}

@@ -209,8 +209,8 @@ func (c *cutter) gather(i, lo, hi int) {
 	}
 }
 
-// add changes the number of items of a part. The price is Fennel's with γ = 1.5 and α = m·√k/n^1.5, written for parts
-// of any size: 1.5·m/n·√(load/share).
+// add changes the number of items of a part. The price is Fennel's with γ = 1.5 and α = m·√k/n^1.5, written for
+// parts of any size: 1.5·m/n·√(load/share).
 func (c *cutter) add(p int, n float64) {
 	c.load[p] += n
 	if c.share[p] == 0 {

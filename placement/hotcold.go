@@ -44,8 +44,8 @@ func (t *Traffic) Printed() float64 {
 	return min(t.tokens()*(n-1)/n, 1)
 }
 
-// Corrected returns the R for which the remote traffic R·c·S·(N−1)/N fills αtB: αtBN/((N−1)cS), at most 1. A request
-// finds 1/N of the sharded items on its own node, so more of them may be sharded, not fewer.
+// Corrected returns the R for which the remote traffic R·c·S·(N−1)/N fills αtB: αtBN/((N−1)cS), at most 1. A
+// request finds 1/N of the sharded items on its own node, so more of them may be sharded, not fewer.
 func (t *Traffic) Corrected() float64 {
 	n := float64(t.Nodes)
 	if t.Nodes == 1 {
@@ -110,7 +110,8 @@ func (m *Map) Refresh(uses []float64, remote float64) (*Map, bool, error) {
 	return &next, true, nil
 }
 
-// Shifted reports whether a hot set of a mass is worth publishing: the uses of items that came, or that left, are more than 2 % of it.
+// Shifted reports whether a hot set of a mass is worth publishing: the uses of items that came, or that left, are more
+// than 2 % of it.
 func Shifted(mass, came, left float64) bool { return max(came, left) > changed*mass }
 
 // heat makes a table with these items everywhere and the others by hash.
@@ -124,8 +125,8 @@ func (m *Map) heat(hot []int32) {
 	}
 }
 
-// HotSet returns the items from the hottest on until their share of the uses is at least 1−remote (BAT-4, step 2 of Algorithm 1). Others
-// are the uses of items that uses does not list.
+// HotSet returns the items from the hottest on until their share of the uses is at least 1−remote (BAT-4, step 2 of
+// Algorithm 1). Others are the uses of items that uses does not list.
 func HotSet(uses []float64, others, remote float64) []int32 {
 	total, cdf := others, 0.
 	for _, u := range uses {

@@ -40,7 +40,8 @@ func TestHotColdFollowsAlgorithm1(t *testing.T) {
 		for i := range F {
 			F[i] = uses[i] / total
 		}
-		tr := Traffic{Alpha: r.Float64(), Prefill: 0.2 * r.Float64(), Bandwidth: 1e5 * r.Float64(), Candidates: 1 + r.IntN(100),
+		tr := Traffic{Alpha: r.Float64(), Prefill: 0.2 * r.Float64(), Bandwidth: 1e5 * r.Float64(),
+			Candidates: 1 + r.IntN(100),
 			ItemTokens: 1 + 30*r.Float64(), Nodes: 1 + r.IntN(32)}
 		if err := tr.Validate(); err != nil {
 			t.Fatal(err)

@@ -92,7 +92,8 @@ func (c *cutter) other(i int) int {
 	c.gather(i, lo, hi)
 	best := -1
 	for p := lo; p < hi; p++ {
-		if p != int(c.of[i]) && c.near[p] > nearly*c.near[c.of[i]] && c.load[p] < c.limit[p] && (best < 0 || c.near[p] > c.near[best]) {
+		if p != int(c.of[i]) && c.near[p] > nearly*c.near[c.of[i]] && c.load[p] < c.limit[p] &&
+			(best < 0 || c.near[p] > c.near[best]) {
 			best = p
 		}
 	}

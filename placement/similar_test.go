@@ -320,7 +320,8 @@ func TestSimilarIsBalanced(t *testing.T) {
 // More micro-parts than items, no edges, no items: every item still has a node.
 func TestSimilarOfLittle(t *testing.T) {
 	for _, items := range []int{0, 1, 7, 100} {
-		c := SimilarConfig{Config: Config{Members: Members(4), Items: items}, Graph: graph(t, items, nil), Uses: make([]float64, items), Hot: 1}
+		c := SimilarConfig{Config: Config{Members: Members(4), Items: items}, Graph: graph(t, items, nil),
+			Uses: make([]float64, items), Hot: 1}
 		m := similar(t, c)
 		owned := make([]int, 4)
 		for i := range int32(items) {

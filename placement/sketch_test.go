@@ -68,8 +68,8 @@ func TestSketchWithRoomIsExact(t *testing.T) {
 	}
 }
 
-// With few slots, estimates are at most the truth, W/slots and one weight (1 at most). Slots sum to W, and the mean over
-// seeds is the truth.
+// With few slots, estimates are at most the truth, W/slots and one weight (1 at most). Slots sum to W, and the mean
+// over seeds is the truth.
 func TestSketchError(t *testing.T) {
 	const items, slots, seeds = 60, 8, 300
 	stream := requests(rand.New(rand.NewPCG(2, 2)), items, 300)

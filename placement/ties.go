@@ -56,7 +56,10 @@ func tie(g *Graph, m *Map) [][]link {
 			met[k].weight = float32(min(sum[l.part], math.MaxFloat32))
 			sum[l.part] = 0
 		}
-		slices.SortFunc(met, func(a, b link) int { return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.part, b.part)) })
+		slices.SortFunc(met, func(a, b link) int {
+			return cmp.Or(cmp.Compare(b.weight, a.weight),
+				cmp.Compare(a.part, b.part))
+		})
 		out[p] = slices.Clone(met[:min(len(met), tiesPerPart)])
 	}
 	return out
@@ -86,7 +89,8 @@ type shuffler struct {
 // shuffle gives the micro-parts of a cut to the members, starting from owners that may have left. Each step takes the
 // move that gains the most, or loses the least, of the ties within nodes.
 func (m *Map) shuffle() {
-	s := &shuffler{m: m, ties: bothSides(m.ties), quota: quotas(m.members, len(m.parts)), have: make([]int, len(m.members)),
+	s := &shuffler{m: m, ties: bothSides(m.ties), quota: quotas(m.members, len(m.parts)),
+		have:   make([]int, len(m.members)),
 		within: make([]float32, len(m.parts)*len(m.members)), to: make([]int, len(m.parts))}
 	for p, at := range m.parts {
 		s.have[at.owner]++

@@ -84,7 +84,8 @@ func (p *Plan) Validate(vocab, positions int) error {
 				ErrTooLong, i, s.Kind, s.Start, s.Start+len(s.Tokens), positions)
 		}
 		if s.Extra != nil && len(s.Extra) != len(s.Tokens) {
-			return fmt.Errorf("plan: segment %d (%s) has %d tokens, but extra numbers of %d", i, s.Kind, len(s.Tokens), len(s.Extra))
+			return fmt.Errorf("plan: segment %d (%s) has %d tokens, but extra numbers of %d", i, s.Kind, len(s.Tokens),
+				len(s.Extra))
 		}
 		for t, id := range s.Tokens {
 			if id < 0 || int(id) >= vocab {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A million random operations of both sides, the boundary moving all the time, against plain maps of owned pages. On the
-// invariants build the pool goes over its books after each.
+// A million random operations of both sides, the boundary moving all the time, against plain maps of owned pages. On
+// the invariants build the pool goes over its books after each.
 func TestBothSidesKeepTheBooks(t *testing.T) {
 	const page, total = 256, 96
 	kv, err := New(page*total, page)
@@ -85,7 +85,8 @@ func TestBothSidesKeepTheBooks(t *testing.T) {
 			p.FreeRuns(disown(s, r.IntN(12)))
 		}
 		if st := p.Stats(); st.Used != int64(used[s]*page) || st.Total != int64(limit(s)*page) {
-			t.Fatalf("operation %d: books say %d of %d used, want %d of %d pages", op, st.Used/page, st.Total/page, used[s], limit(s))
+			t.Fatalf("operation %d: books say %d of %d used, want %d of %d pages", op, st.Used/page, st.Total/page, used[s],
+				limit(s))
 		}
 		if over := p.Over(); over != int64(max(used[s]-limit(s), 0)*page) {
 			t.Fatalf("operation %d: over by %d bytes with %d of %d pages", op, over, used[s], limit(s))

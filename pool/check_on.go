@@ -31,6 +31,7 @@ func (b *books) check() {
 		}
 	}
 	if used := b.inUse(); free+used != b.total || listed != extents {
-		panic(fmt.Sprintf("pool: %d free and %d used of %d pages, %d extents of which %d listed", free, used, b.total, extents, listed))
+		panic(fmt.Sprintf("pool: %d free and %d used of %d pages, %d extents of which %d listed", free, used, b.total,
+			extents, listed))
 	}
 }

@@ -29,9 +29,9 @@ func (p *Pool) Leave() error {
 	return nil
 }
 
-// SetLimit lets the side own up to bytes of the pool, rounded down to whole pages. It takes nothing from anybody: a side
-// that owns more gets ErrFull until it has freed enough, and Over says how much that is. The limits of all sides may be
-// more than the pool has: an Alloc within a limit then fails when no page is free.
+// SetLimit lets the side own up to bytes of the pool, rounded down to whole pages. It takes nothing from anybody: a
+// side that owns more gets ErrFull until it has freed enough, and Over says how much that is. The limits of all sides
+// may be more than the pool has: an Alloc within a limit then fails when no page is free.
 func (p *Pool) SetLimit(bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Random operations of five sides whose limits move and who come and go: each gets what its limit and the free pages allow,
-// and no page is given out twice. On the invariants build the pool goes over its books after each operation.
+// Random operations of five sides whose limits move and who come and go: each gets what its limit and the free pages
+// allow, and no page is given out twice. On the invariants build the pool goes over its books after each operation.
 func TestManySidesShareAPool(t *testing.T) {
 	const page, total = 256, 128
 	root, err := New(page*total, page)

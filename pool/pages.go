@@ -11,7 +11,8 @@ func NewPages(pages int) *Pages {
 	return p
 }
 
-// Take returns the first of consecutive free pages, which are in use until Put. It returns false if there is no such run.
+// Take returns the first of consecutive free pages, which are in use until Put. It returns false if there is no such
+// run.
 func (p *Pages) Take(pages int) (first int, ok bool) { return p.free.take(pages) }
 
 // Put gives a run back.

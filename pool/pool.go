@@ -76,7 +76,8 @@ func Over(m compute.Memory, size int64, page int) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
-	p := &books{memory: m, arena: b, page: page, total: total, free: newFreeList(total), begin: make([]uint64, (total+63)/64)}
+	p := &books{memory: m, arena: b, page: page, total: total, free: newFreeList(total),
+		begin: make([]uint64, (total+63)/64)}
 	p.sides = []account{KV: {limit: total}, Embeddings: {}}
 	p.free.put(0, total)
 	return &Pool{books: p, side: KV}, nil

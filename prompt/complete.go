@@ -18,8 +18,8 @@ func (b *Builder) CompletionTokens(text string) ([]int32, error) {
 }
 
 // Complete lays out a generation whose whole prompt is given. If it begins with the model's preamble or ends with its
-// generate_instruction, these are segments of their own, so that their KV is that of other prompts. shared is false if the
-// prompt does not begin with the preamble: then its KV is not that of any other prompt.
+// generate_instruction, these are segments of their own, so that their KV is that of other prompts. shared is false if
+// the prompt does not begin with the preamble: then its KV is not that of any other prompt.
 func (b *Builder) Complete(tokens []int32) (l Layout, shared bool) {
 	rest, shared := cutPrefix(tokens, b.preamble)
 	if shared && len(b.generate) > 0 {
@@ -54,7 +54,8 @@ func cutSuffix(s, suffix []int32) ([]int32, bool) {
 	return s[:n], true
 }
 
-// CodeText returns the text of a path: that of its tokens, or the codes separated by spaces if the model has no tokenizer.
+// CodeText returns the text of a path: that of its tokens, or the codes separated by spaces if the model has no
+// tokenizer.
 func (b *Builder) CodeText(codes []int32) string {
 	parts := make([]string, len(codes))
 	for l, c := range codes {

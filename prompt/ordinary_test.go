@@ -7,10 +7,12 @@ import (
 	"grebe/plan"
 )
 
-// An ordinary prompt is one text: its tokens stand one after the other, and each sees all before it. Items are found in it.
+// An ordinary prompt is one text: its tokens stand one after the other, and each sees all before it. Items are found in
+// it.
 func TestOrdinaryPromptsSeeAllBefore(t *testing.T) {
 	user, items := []int32{10, 11, 12}, [][]int32{{20}, {30, 31, 32, 33}, {40, 41}}
-	full := build(t, Config{Preamble: Text{Tokens: []int32{1, 2}}, LeadIn: Text{Tokens: []int32{3}}, Instruction: Text{Tokens: []int32{4, 5}}})
+	full := build(t, Config{Preamble: Text{Tokens: []int32{1, 2}}, LeadIn: Text{Tokens: []int32{3}},
+		Instruction: Text{Tokens: []int32{4, 5}}})
 	bare := build(t, Config{Instruction: Text{Text: "?"}})
 	for name, c := range map[string]struct {
 		b     *Builder
@@ -95,7 +97,8 @@ func TestGenerate(t *testing.T) {
 	} {
 		l := build(t, c.cfg).Generate([]int32{10, 11, 12})
 		if l.Answers != c.answers || l.End != c.end || len(l.Plan.Segments) != c.answers+1 {
-			t.Errorf("%+v: segment %d of %d answers, codes follow at %d, want %d and %d", c.cfg, l.Answers, len(l.Plan.Segments), l.End, c.answers, c.end)
+			t.Errorf("%+v: segment %d of %d answers, codes follow at %d, want %d and %d", c.cfg, l.Answers, len(l.Plan.Segments),
+				l.End, c.answers, c.end)
 		}
 	}
 }

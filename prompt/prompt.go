@@ -121,7 +121,8 @@ func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prompt.completion: %w", err)
 	}
-	if b.message, err = parse(cfg.ChatMessage, "role", "text"); err == nil && cfg.ChatMessage != "" && !b.message.has("text") {
+	if b.message, err = parse(cfg.ChatMessage, "role", "text"); err == nil && cfg.ChatMessage != "" &&
+		!b.message.has("text") {
 		err = errors.New("{text} is missing: messages would not be read")
 	}
 	if err != nil {
@@ -312,8 +313,9 @@ func (b *Builder) writeItem(w *writer, by template, it *Item) {
 	}
 }
 
-// maxSegment bounds the bytes of texts and the tokens of one segment, far beyond the positions of any model: a short history may
-// name a long item many thousand times, and what it stands for would fill the memory before anyone counts positions.
+// maxSegment bounds the bytes of texts and the tokens of one segment, far beyond the positions of any model: a short
+// history may name a long item many thousand times, and what it stands for would fill the memory before anyone counts
+// positions.
 const maxSegment = 16 << 20
 
 // ErrTooLarge says that a user or an item is larger than any model takes.

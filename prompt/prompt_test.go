@@ -50,7 +50,8 @@ func describe(l Layout) string {
 
 // The positions contract, written out: SEEDS BAT-1 and BAT-2.
 func TestLayouts(t *testing.T) {
-	cfg := Config{Preamble: Text{Tokens: []int32{1, 2}}, LeadIn: Text{Tokens: []int32{3}}, Instruction: Text{Tokens: []int32{4, 5}}}
+	cfg := Config{Preamble: Text{Tokens: []int32{1, 2}}, LeadIn: Text{Tokens: []int32{3}},
+		Instruction: Text{Tokens: []int32{4, 5}}}
 	full, bare := build(t, cfg), build(t, Config{Instruction: Text{Tokens: []int32{4, 5}}})
 	user, items := []int32{10, 11, 12}, [][]int32{{20}, {30, 31, 32, 33}}
 	events, candidates := build(t, Config{}), [][]int32{{20}, {21}}
@@ -159,7 +160,8 @@ func TestRankNeedsAnInstruction(t *testing.T) {
 }
 
 func TestTemplates(t *testing.T) {
-	toy := &Item{ID: "i1", Text: "a toy", Identifier: 7, Codes: []int32{3, 9}, Attributes: map[string][]string{"category": {"toys", "kids"}}}
+	toy := &Item{ID: "i1", Text: "a toy", Identifier: 7, Codes: []int32{3, 9},
+		Attributes: map[string][]string{"category": {"toys", "kids"}}}
 	raw := &Item{ID: "i2", Tokens: []int32{42, 43}, Identifier: 8, Codes: []int32{0, 1}}
 	text := func(s string) []int32 { return letters{}.AppendEncode(nil, s) }
 	join := func(parts ...[]int32) (out []int32) {
@@ -174,15 +176,22 @@ func TestTemplates(t *testing.T) {
 		user *User
 		want []int32
 	}{
-		"text":           {Config{}, &User{Text: "hi"}, text("hi")},
-		"tokens win":     {Config{}, &User{Text: "hi", Tokens: []int32{5}}, []int32{5}},
-		"empty tokens":   {Config{}, &User{Text: "hi", Tokens: []int32{}}, nil},
-		"past items":     {Config{User: "Bought: {history}.", Item: "Would they buy {text}?", Separator: "; "}, &User{History: []*Item{toy, toy}}, text("Bought: a toy; a toy.")},
-		"history":        {Config{User: "{text}: {history}.", Item: "{text}!", HistoryItem: "[{text}/{id}/{attributes.category}]", Separator: "; "}, &User{Text: "u", History: []*Item{toy, toy}}, text("u: [a toy/i1/toys, kids]; [a toy/i1/toys, kids].")},
-		"raw item":       {Config{User: "<{history}>", Separator: ","}, &User{History: []*Item{toy, raw}}, join(text("<a toy,"), []int32{42, 43}, text(">"))},
-		"codes":          {Config{User: "{history}", History: "codes", Codes: ranges}, &User{History: []*Item{toy, raw}}, []int32{103, 209, 100, 201}},
-		"codes by text":  {Config{User: "{history}", History: "codes", Codes: Codes{Pattern: []string{"<a_%d>", "<b_%d>"}}}, &User{History: []*Item{toy}}, []int32{303, 319}},
-		"identifiers":    {Config{User: "{history}", History: "identifier", Separator: " "}, &User{History: []*Item{toy, raw}}, []int32{7, 32, 8}},
+		"text":         {Config{}, &User{Text: "hi"}, text("hi")},
+		"tokens win":   {Config{}, &User{Text: "hi", Tokens: []int32{5}}, []int32{5}},
+		"empty tokens": {Config{}, &User{Text: "hi", Tokens: []int32{}}, nil},
+		"past items": {Config{User: "Bought: {history}.", Item: "Would they buy {text}?", Separator: "; "},
+			&User{History: []*Item{toy, toy}}, text("Bought: a toy; a toy.")},
+		"history": {Config{User: "{text}: {history}.",
+			Item: "{text}!", HistoryItem: "[{text}/{id}/{attributes.category}]", Separator: "; "},
+			&User{Text: "u", History: []*Item{toy, toy}}, text("u: [a toy/i1/toys, kids]; [a toy/i1/toys, kids].")},
+		"raw item": {Config{User: "<{history}>", Separator: ","}, &User{History: []*Item{toy, raw}},
+			join(text("<a toy,"), []int32{42, 43}, text(">"))},
+		"codes": {Config{User: "{history}", History: "codes", Codes: ranges}, &User{History: []*Item{toy, raw}},
+			[]int32{103, 209, 100, 201}},
+		"codes by text": {Config{User: "{history}", History: "codes", Codes: Codes{Pattern: []string{"<a_%d>", "<b_%d>"}}},
+			&User{History: []*Item{toy}}, []int32{303, 319}},
+		"identifiers": {Config{User: "{history}", History: "identifier", Separator: " "},
+			&User{History: []*Item{toy, raw}}, []int32{7, 32, 8}},
 		"literal braces": {Config{User: "{{{text}}}"}, &User{Text: "x"}, text("{x}")},
 	} {
 		got, err := build(t, c.cfg).UserTokens(c.user)
@@ -200,16 +209,19 @@ func TestErrorsNameTheField(t *testing.T) {
 		`prompt.instruction: tokens[1]: 400 is outside the vocabulary of 400`: {Instruction: Text{Tokens: []int32{1, 400}}},
 		`prompt.history_item: template "{when}"`:                              {HistoryItem: "{when}"},
 		`prompt.history: "names"`:                                             {History: "names"},
-		`codes: level 1 takes tokens 395 to 405`:                              {Codes: Codes{FirstToken: []int32{0, 395}, Size: []int32{5, 10}}},
-		`codes.pattern[0]: "<a>" needs exactly one`:                           {Codes: Codes{Pattern: []string{"<a>"}}},
-		`codes: give either pattern or first_token`:                           {Codes: Codes{Pattern: []string{"%d"}, Size: []int32{1}}},
-		`codes: 1 first tokens but 0 sizes`:                                   {Codes: Codes{FirstToken: []int32{1}}},
+		`codes: level 1 takes tokens 395 to 405`: {
+			Codes: Codes{FirstToken: []int32{0, 395}, Size: []int32{5, 10}}},
+		`codes.pattern[0]: "<a>" needs exactly one`: {Codes: Codes{Pattern: []string{"<a>"}}},
+		`codes: give either pattern or first_token`: {
+			Codes: Codes{Pattern: []string{"%d"}, Size: []int32{1}}},
+		`codes: 1 first tokens but 0 sizes`: {Codes: Codes{FirstToken: []int32{1}}},
 	} {
 		if _, err := New(cfg, letters{}, 400); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}
-	if _, err := New(Config{Preamble: Text{Text: "x"}}, nil, 400); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+	if _, err := New(Config{Preamble: Text{Text: "x"}}, nil, 400); err == nil ||
+		!strings.Contains(err.Error(), "tokenizer.json") {
 		t.Errorf("a text without a tokenizer: got %v", err)
 	}
 	b := build(t, Config{User: "{history}", History: "codes", Codes: Codes{Pattern: []string{"<a_%d>"}}})
@@ -240,7 +252,8 @@ func (c counting) AppendEncode(dst []int32, text string) []int32 {
 // A short history that names a long item many times is refused before it fills the memory.
 func TestSegmentsAreBounded(t *testing.T) {
 	bytes := 0
-	b, err := New(Config{User: "{history}", Item: "{text}{attributes.a}", HistoryItem: "{text}{attributes.a}"}, counting{bytes: &bytes}, 400)
+	b, err := New(Config{User: "{history}", Item: "{text}{attributes.a}", HistoryItem: "{text}{attributes.a}"},
+		counting{bytes: &bytes}, 400)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +275,8 @@ func TestSegmentsAreBounded(t *testing.T) {
 			t.Errorf("%s: a history of %d items of 1 MiB: got %v and %d bytes tokenised", name, len(history), err, bytes)
 		}
 	}
-	if _, err := b.ItemTokens(&Item{Text: long, Attributes: map[string][]string{"a": make([]string, 10<<20)}}); !errors.Is(err, ErrTooLarge) {
+	if _, err := b.ItemTokens(&Item{Text: long, Attributes: map[string][]string{"a": make([]string, 10<<20)}}); !errors.Is(
+		err, ErrTooLarge) {
 		t.Errorf("an item with far too many values: got %v", err)
 	}
 }

@@ -103,7 +103,8 @@ func (c *Codes) validate(tok Tokenizer, vocab int) error {
 	}
 	for i, f := range c.FirstToken {
 		if f < 0 || c.Size[i] <= 0 || int64(f)+int64(c.Size[i]) > int64(vocab) {
-			return fmt.Errorf("codes: level %d takes tokens %d to %d, outside the vocabulary of %d", i, f, int64(f)+int64(c.Size[i]), vocab)
+			return fmt.Errorf("codes: level %d takes tokens %d to %d, outside the vocabulary of %d", i, f,
+				int64(f)+int64(c.Size[i]), vocab)
 		}
 	}
 	return nil

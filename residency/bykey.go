@@ -6,8 +6,9 @@ import (
 	"grebe/plan"
 )
 
-// byKey finds entries by their keys. It is a hash table with open addressing and linear probing, at most half full. Where a
-// search begins grows with the hash. So the table can grow, and a loop can go on after changes, without hashing all keys again.
+// byKey finds entries by their keys. It is a hash table with open addressing and linear probing, at most half full.
+// Where a search begins grows with the hash. So the table can grow, and a loop can go on after changes, without hashing
+// all keys again.
 type byKey[V any] struct {
 	slots []keySlot[V] // a power of two of them
 	shift int          // from a hash to the slot where its search begins

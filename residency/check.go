@@ -65,7 +65,8 @@ func (l *level[V]) check(c *Core[V], each func(*Held[V]) error) error {
 	}
 	for k := range counts {
 		if is, books := &counts[k], &l.counts[k]; is.Entries != books.Entries || is.Bytes != books.Bytes {
-			return fmt.Errorf("residency: counted %d entries of %d bytes, the books say %d of %d", is.Entries, is.Bytes, books.Entries, books.Bytes)
+			return fmt.Errorf("residency: counted %d entries of %d bytes, the books say %d of %d", is.Entries, is.Bytes,
+				books.Entries, books.Bytes)
 		}
 	}
 	if held+len(l.free) != len(l.bySlot) {

@@ -51,12 +51,12 @@ func (c *Core[V]) SetFeed(f *Feed) { c.feed = f }
 // piece is the number of entries that Snapshot visits between two pauses.
 const piece = 256
 
-// Snapshot calls f with each entry in memory or on disk, in no order. It calls pause after every piece entries. During a
-// pause the owner may let others change the books.
+// Snapshot calls f with each entry in memory or on disk, in no order. It calls pause after every piece entries. During
+// a pause the owner may let others change the books.
 //
-// An entry that changes during the snapshot may be left out, or be passed to f twice, the newer state last. So a follower
-// reads the feed's number before the snapshot, keeps the last state that f got for each key, and then applies the events
-// after that number. These include every change since the snapshot began.
+// An entry that changes during the snapshot may be left out, or be passed to f twice, the newer state last. So a
+// follower reads the feed's number before the snapshot, keeps the last state that f got for each key, and then applies
+// the events after that number. These include every change since the snapshot began.
 func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry), pause func()) {
 	c.Scan(f, func() bool { pause(); return true })
 }

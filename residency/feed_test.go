@@ -15,7 +15,8 @@ func nothing() {}
 func TestSnapshotsBesideChanges(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		w := &world{Core: newCore(t, "lru", 200, 900), t: t, rng: rng, where: map[plan.Key]plan.Tier{}, pinned: map[plan.Key]bool{}}
+		w := &world{Core: newCore(t, "lru", 200, 900), t: t, rng: rng, where: map[plan.Key]plan.Tier{},
+			pinned: map[plan.Key]bool{}}
 		feed := NewFeed(1, 1<<16)
 		w.SetFeed(feed)
 		change := func(n int) {
@@ -56,7 +57,8 @@ func TestSnapshotsBesideChanges(t *testing.T) {
 				}
 			}
 			if !maps.Equal(known, truth) {
-				t.Fatalf("seed %d, round %d: %d entries are known, and %d are there; or they are elsewhere", seed, round, len(known), len(truth))
+				t.Fatalf("seed %d, round %d: %d entries are known, and %d are there; or they are elsewhere", seed, round,
+					len(known), len(truth))
 			}
 		}
 	}

@@ -149,8 +149,8 @@ const (
 // warmed is the number of accesses that are read ahead.
 const warmed = 32
 
-// warm reads what is known about the keys of accesses before they are counted. The reads do not depend on each other, so they
-// wait for memory together.
+// warm reads what is known about the keys of accesses before they are counted. The reads do not depend on each other,
+// so they wait for memory together.
 func (h *Hotness) warm(some []access) {
 	read := uint64(0)
 	for i := range some {

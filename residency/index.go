@@ -10,14 +10,15 @@ import (
 // Index is a copy of the books of several nodes, which routers use. It is fed by the nodes' feeds.
 //
 // A node's part is unknown until a snapshot was taken, and again after a gap in its feed or a new boot. The index says
-// nothing about what a node with an unknown part holds. So it never says more than some earlier state of the node's books.
+// nothing about what a node with an unknown part holds. So it never says more than some earlier state of the node's
+// books.
 //
-// Memory is bounded and taken at once: 32 bytes per copy of a user, and 16 + 32·⌈nodes/64⌉ bytes per other entry, 48 with
-// up to 64 nodes. The latter have more empty slots, because a request looks up one user and a hundred items. An entry that
-// finds no room is left out and counted.
+// Memory is bounded and taken at once: 32 bytes per copy of a user, and 16 + 32·⌈nodes/64⌉ bytes per other entry,
+// 48 with up to 64 nodes. The latter have more empty slots, because a request looks up one user and a hundred items. An
+// entry that finds no room is left out and counted.
 //
-// Keys are compared by 64 bits (Hash): of ten million keys, two are taken for one with a probability of 3·10⁻⁶. A user's
-// copy has a digest of its tokens besides.
+// Keys are compared by 64 bits (Hash): of ten million keys, two are taken for one with a probability of 3·10⁻⁶. A
+// user's copy has a digest of its tokens besides.
 //
 // It is not safe for concurrent use. Nothing allocates after NewIndex.
 type Index struct {
@@ -81,8 +82,9 @@ func (x *Index) Entries() (users, others int, refused int64) {
 // Bytes returns the size of the tables.
 func (x *Index) Bytes() int { return 8 * (len(x.users.words) + len(x.others.words)) }
 
-// Apply takes events of a node's feed in the order of their numbers, and skips those that it has. It reports whether the
-// node's part is known afterwards. With a new boot or a gap it is not. A part that was lost takes events and stays unknown.
+// Apply takes events of a node's feed in the order of their numbers, and skips those that it has. It reports whether
+// the node's part is known afterwards. With a new boot or a gap it is not. A part that was lost takes events and stays
+// unknown.
 func (x *Index) Apply(node int, boot uint64, events []Event) (known bool) {
 	f := &x.nodes[node]
 	if !f.whole {
@@ -108,7 +110,8 @@ func (x *Index) Apply(node int, boot uint64, events []Event) (known bool) {
 	return f.known
 }
 
-// warm reads where the searches for events' keys begin. The reads do not depend on each other, so they wait for memory together.
+// warm reads where the searches for events' keys begin. The reads do not depend on each other, so they wait for memory
+// together.
 func (x *Index) warm(events []Event) {
 	read, t := uint64(0), &x.others
 	for i := range events {
@@ -327,9 +330,9 @@ func prefixes(copies []Copy, tokens []int32) int {
 // lineWords is the number of words in a line of the processor's cache.
 const lineWords = 8
 
-// Others sets sets to who holds entries that are not users', as far as nodes' parts are known. It takes 2·⌈nodes/64⌉ words
-// per key. Bit n%64 of word n/64·len(keys)+k is the low bit of the tier in which node n has keys[k]. The high bits follow
-// in the second half.
+// Others sets sets to who holds entries that are not users', as far as nodes' parts are known. It takes
+// 2·⌈nodes/64⌉ words per key. Bit n%64 of word n/64·len(keys)+k is the low bit of the tier in which node n has
+// keys[k]. The high bits follow in the second half.
 func (x *Index) Others(keys, sets []uint64) {
 	t, words, n := &x.others, x.stride, len(keys)
 	// First only read where the searches begin, and the next line of the processor's cache. These reads do not depend on

@@ -32,7 +32,8 @@ func isUser(k int) bool { return k%3 == 0 }
 
 // boot starts a node with empty memory.
 func (n *indexed) boot(t *testing.T, rng *rand.Rand, boot uint64) {
-	n.world = &world{Core: newCore(t, "lru", 20, 30), t: t, rng: rng, where: map[plan.Key]plan.Tier{}, pinned: map[plan.Key]bool{}}
+	n.world = &world{Core: newCore(t, "lru", 20, 30), t: t, rng: rng, where: map[plan.Key]plan.Tier{},
+		pinned: map[plan.Key]bool{}}
 	if n.feed != nil {
 		n.logs[n.feed.Boot()] = n.log
 	}
@@ -146,9 +147,9 @@ func compareIndex(t *testing.T, x *Index, may []map[plan.Key]Entry) {
 	}
 }
 
-// The index of a node whose part is known says what the node's books said after the last event that it applied, whatever
-// was lost, sent twice or interrupted by restarts. It says nothing about the others. When everything was delivered, it
-// says what the books say.
+// The index of a node whose part is known says what the node's books said after the last event that it applied,
+// whatever was lost, sent twice or interrupted by restarts. It says nothing about the others. When everything was
+// delivered, it says what the books say.
 func TestIndexFollowsTheBooks(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 9))
@@ -265,7 +266,8 @@ func TestIndexIsBounded(t *testing.T) {
 
 // Entries that the caller knows by other means take no room.
 func TestIndexSkips(t *testing.T) {
-	x, err := NewIndex(IndexConfig{Nodes: 2, Users: 10, Items: 10, Skip: func(node int, hash uint64) bool { return node == int(hash%2) }})
+	x, err := NewIndex(IndexConfig{Nodes: 2, Users: 10, Items: 10,
+		Skip: func(node int, hash uint64) bool { return node == int(hash%2) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +296,8 @@ func TestIndexAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(3000, func() {
 		seq++
 		k := rng.IntN(keys)
-		e := [1]Event{{Seq: seq, Key: item(k).Key, Entry: Entry{Kind: plan.User + plan.Kind(k%2), Tier: plan.Tier(rng.IntN(4)), Tokens: 3}}}
+		e := [1]Event{{Seq: seq, Key: item(k).Key, Entry: Entry{
+			Kind: plan.User + plan.Kind(k%2), Tier: plan.Tier(rng.IntN(4)), Tokens: 3}}}
 		if !x.Apply(2, 1, e[:]) || !x.Heard(2, 1, seq) {
 			t.Fatal("the node's part is unknown")
 		}

@@ -56,7 +56,8 @@ type Counts struct {
 
 func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
 	l := &level[V]{
-		index: index, tier: lc.Tier, room: lc.Bytes, bySlot: make([]*Held[V], lc.Slots), free: make([]evict.Slot, lc.Slots), oracle: c.Oracle,
+		index: index, tier: lc.Tier, room: lc.Bytes, bySlot: make([]*Held[V], lc.Slots), free: make([]evict.Slot, lc.Slots),
+		oracle: c.Oracle,
 	}
 	for i := range l.free {
 		l.free[i] = evict.Slot(lc.Slots - 1 - i)

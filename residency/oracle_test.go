@@ -84,7 +84,8 @@ func TestOracle(t *testing.T) {
 func TestExpect(t *testing.T) {
 	for _, expect := range []bool{true, false} {
 		s := &seer{next: map[plan.Key]int64{}}
-		core, err := New[int](Config{Levels: []LevelConfig{{Tier: plan.Device, Slots: 8, Bytes: 800}}, Policy: "default", Oracle: s})
+		core, err := New[int](Config{Levels: []LevelConfig{{Tier: plan.Device, Slots: 8, Bytes: 800}},
+			Policy: "default", Oracle: s})
 		if err != nil {
 			t.Fatal(err)
 		}

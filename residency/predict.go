@@ -22,7 +22,8 @@ const (
 // newForecast remembers eight times as many keys as a level with these slots has entries, and twice as many for a large
 // level.
 func newForecast(slots int) *forecast {
-	return &forecast{Forecaster: evict.NewGrowingForecaster(leastRemembered, min(max(slots, leastRemembered), mostRemembered))}
+	return &forecast{Forecaster: evict.NewGrowingForecaster(leastRemembered,
+		min(max(slots, leastRemembered), mostRemembered))}
 }
 
 // teacher gathers training samples for one level at a time. Each use of an entry adds a few. The owner does the
@@ -54,7 +55,8 @@ func (t *teacher[V]) gather(l *level[V]) {
 	t.of, t.ready = nil, l
 }
 
-// Lesson returns a complete lesson and its level, once, or nil. Until Trained is called the lesson belongs to the caller.
+// Lesson returns a complete lesson and its level, once, or nil. Until Trained is called the lesson belongs to the
+// caller.
 func (c *Core[V]) Lesson() (*evict.Lesson, int) {
 	if c.teach == nil || c.teach.ready == nil {
 		return nil, 0
@@ -101,7 +103,8 @@ func (l *level[V]) predict(h *Held[V]) int64 {
 
 // context describes an entry to the predictor.
 func (h *Held[V]) context() evict.Context {
-	tokens, bytes := float32(h.Tokens), float32(h.Bytes) // the number of tokens approximates the cost of computing it again
+	// the number of tokens approximates the cost of computing it again
+	tokens, bytes := float32(h.Tokens), float32(h.Bytes)
 	if r := &h.request; r.prompt.Tokens() > 0 {
 		return r.prompt.Context(int(r.before), h.Tokens, bytes, tokens)
 	}

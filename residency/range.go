@@ -8,8 +8,9 @@ type Range struct{ From, To uint64 }
 // Mix returns where a key stands in the order of ranges, by the key's Hash.
 func Mix(hash uint64) uint64 { return mix(hash) }
 
-// Visit calls f with each entry of a node in a range, whether the node's part is known or not: where the key stands, and its
-// tier. For users it has tokens and digest, too. Where keys are spread evenly, it takes time in proportion to the range.
+// Visit calls f with each entry of a node in a range, whether the node's part is known or not: where the key stands,
+// and its tier. For users it has tokens and digest, too. Where keys are spread evenly, it takes time in proportion to
+// the range.
 func (x *Index) Visit(node int, r Range, f func(at uint64, e Entry)) {
 	x.users.visit(r, func(i int) bool {
 		if s := x.users.slot(i); packedNode(s[2]) == node {

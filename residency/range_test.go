@@ -22,8 +22,8 @@ func visited(t *testing.T, x *Index, node int, r Range) map[uint64]Entry {
 	return all
 }
 
-// Ranges that divide all keys have each entry of a node once, in tables that are nearly full and wrap around. Replace leaves
-// the entries outside its range, and those of other nodes, as they are.
+// Ranges that divide all keys have each entry of a node once, in tables that are nearly full and wrap around. Replace
+// leaves the entries outside its range, and those of other nodes, as they are.
 func TestRangesDivideTheIndex(t *testing.T) {
 	const nodes, keys = 3, 60
 	for seed := range uint64(300) {

@@ -33,12 +33,13 @@ import (
 
 // Config describes the levels of a Core and its policy.
 type Config struct {
-	Levels  []LevelConfig // one or two; the first one is where the device computes
-	Policy  string        // the name of a policy of package evict
-	Below   bool          // there is a disk below memory
-	Predict bool          // predict when entries are used again with models that learn online, if the policy uses predictions
-	Oracle  Oracle        // predicts in place of those models; nil: there is none
-	Chunk   int           // tokens of a chunk, the unit in which prompts share histories: see evict.NextPrompt
+	Levels []LevelConfig // one or two; the first one is where the device computes
+	Policy string        // the name of a policy of package evict
+	Below  bool          // there is a disk below memory
+	// predict when entries are used again with models that learn online, if the policy uses predictions
+	Predict bool
+	Oracle  Oracle // predicts in place of those models; nil: there is none
+	Chunk   int    // tokens of a chunk, the unit in which prompts share histories: see evict.NextPrompt
 }
 
 // Trace is called with each change of the books. Recording and replay use it.
@@ -68,8 +69,8 @@ type LevelConfig struct {
 	Bytes int64 // size of the memory
 }
 
-// Held is an entry in memory, or one that is about to be published there. What every use reads comes first: it fills one line
-// of the processor's cache.
+// Held is an entry in memory, or one that is about to be published there. What every use reads comes first: it fills
+// one line of the processor's cache.
 type Held[V any] struct {
 	Key    plan.Key
 	Tokens int   // number of tokens whose KV this is
@@ -230,8 +231,8 @@ func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old 
 
 // Expect reports a miss: the entry is not held and is about to be published on a level. The policy then records the
 // miss before Need asks it for room, in the order that package evict requires. An owner that makes room before it
-// knows the entry leaves Expect out, and Publish records the miss. The next entry that is published on the level MUST be this
-// one, or none if there is no room for it.
+// knows the entry leaves Expect out, and Publish records the miss. The next entry that is published on the level MUST
+// be this one, or none if there is no room for it.
 func (c *Core[V]) Expect(h *Held[V], level int) { c.levels[level].miss(h) }
 
 // Delete removes the entry under a key from the books and returns it, or nil if there is none.
@@ -282,8 +283,8 @@ func (c *Core[V]) Use(key plan.Key, inPlace func(*Held[V]) bool) (*Held[V], Wher
 	return h, Up
 }
 
-// Warm reads what Use of these keys will read, before any of them is used. The reads do not depend on each other, so they wait
-// for memory together. Status of the same keys comes before.
+// Warm reads what Use of these keys will read, before any of them is used. The reads do not depend on each other, so
+// they wait for memory together. Status of the same keys comes before.
 func (c *Core[V]) Warm(keys []plan.Key) {
 	for i := range keys {
 		if h := c.held.get(&keys[i]); h != nil && h.level != nil {
@@ -292,8 +293,8 @@ func (c *Core[V]) Warm(keys []plan.Key) {
 	}
 }
 
-// Read counts a use of the entry under a key that stays where it is, as when a peer asks for it. It returns nil if memory
-// does not have it.
+// Read counts a use of the entry under a key that stays where it is, as when a peer asks for it. It returns nil if
+// memory does not have it.
 func (c *Core[V]) Read(key plan.Key) *Held[V] {
 	h := c.held.get(&key)
 	if h != nil && h.level != nil {

@@ -107,7 +107,8 @@ func TestBooksFollowTheOwner(t *testing.T) {
 	for _, policy := range []string{"lru", "default", "sieve"} {
 		for seed := range uint64(20) {
 			rng := rand.New(rand.NewPCG(seed, 1))
-			w := &world{Core: newCore(t, policy, 8, 16), t: t, rng: rng, where: map[plan.Key]plan.Tier{}, pinned: map[plan.Key]bool{}}
+			w := &world{Core: newCore(t, policy, 8, 16), t: t, rng: rng, where: map[plan.Key]plan.Tier{},
+				pinned: map[plan.Key]bool{}}
 			for range 2000 {
 				w.step(item(rng.IntN(60)))
 				w.check()
@@ -301,7 +302,8 @@ func TestCounts(t *testing.T) {
 	if h, exit := c.Need(1, free); h != first || exit != Drop {
 		t.Fatal("the first does not leave")
 	}
-	if device, host := *c.Counts(0, plan.Item), *c.Counts(1, plan.Item); device != (Counts{Lowered: 2}) || host != (Counts{Evicted: 2}) {
+	if device, host := *c.Counts(0, plan.Item), *c.Counts(1, plan.Item); device != (Counts{Lowered: 2}) ||
+		host != (Counts{Evicted: 2}) {
 		t.Errorf("counted %+v and %+v", device, host)
 	}
 	if known, models := c.Forecasts(); known != nil || models != 0 {

@@ -10,7 +10,8 @@ import (
 	"grebe/plan"
 )
 
-// The books of a store. The owner's copies and writes take as long as the scenario wants. Entries called u… are users.
+// The books of a store. The owner's copies and writes take as long as the scenario wants. Entries called u… are
+// users.
 //
 //	books lru device=2 host=2          levels and their places; without host there is one; disk=no: there is no disk
 //	publish a                          a new entry in the top level; tokens, owner; at=host: fetched from disk into host memory
@@ -76,7 +77,8 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 		h := s.moving[c.Word(0)]
 		delete(s.moving, c.Word(0))
 		landed := s.books.Moved(h, levelOf(c, 1), !c.Has("failed"))
-		print([]string{"is there", "is back in the host's memory", "leaves memory", "is gone meanwhile: the copy is dropped"}[landed])
+		print([]string{"is there", "is back in the host's memory", "leaves memory",
+			"is gone meanwhile: the copy is dropped"}[landed])
 	case "delete":
 		if s.books.Delete(keyOf(c.Word(0))) == nil {
 			print("is not held")
@@ -92,7 +94,8 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 		s.books.Written(s.writing[c.Word(0)], !c.Has("failed"), c.Has("failed"))
 		delete(s.writing, c.Word(0))
 	case "stored":
-		s.books.Stored(keyOf(c.Word(0)), Entry{Kind: plan.Item, Tokens: int32(c.Int("tokens", 10)), Owner: uint32(c.Int("owner", 0))})
+		s.books.Stored(keyOf(c.Word(0)), Entry{Kind: plan.Item, Tokens: int32(c.Int("tokens", 10)),
+			Owner: uint32(c.Int("owner", 0))})
 	case "lost":
 		s.books.Lost(keyOf(c.Word(0)))
 	case "where":
@@ -129,7 +132,8 @@ func (s *scenario) open(c *scripttest.Command) {
 
 func (s *scenario) publish(c *scripttest.Command, print func(string)) {
 	name, to := c.Word(0), 0
-	h := &entry{Key: keyOf(name), Kind: plan.Item, Tokens: c.Int("tokens", 10), Bytes: 100, Owner: uint32(c.Int("owner", 0))}
+	h := &entry{Key: keyOf(name), Kind: plan.Item, Tokens: c.Int("tokens", 10), Bytes: 100,
+		Owner: uint32(c.Int("owner", 0))}
 	if name[0] == 'u' {
 		h.Kind, h.Named = plan.User, true
 	}

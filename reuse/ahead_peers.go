@@ -10,8 +10,8 @@ import (
 // fetchAheadTime bounds a fetch that no request waits for.
 const fetchAheadTime = time.Second
 
-// fetchAhead fetches items that other nodes have, where that is predicted to be faster than computing them. It returns the items that are
-// left. There is room for all of them: see AheadRoom.
+// fetchAhead fetches items that other nodes have, where that is predicted to be faster than computing them. It returns
+// the items that are left. There is room for all of them: see AheadRoom.
 func (c *Cache) fetchAhead(ctx context.Context, items [][]int32) (rest [][]int32) {
 	p := c.peer()
 	if p == nil {

@@ -13,7 +13,8 @@ type dear struct{ linear }
 
 func (dear) Model() schedule.PrefillModel { return schedule.PrefillModel{Row: 20} }
 
-// Items that another node has are fetched, the others are computed, and none is both. Where fetching is slower, all are computed.
+// Items that another node has are fetched, the others are computed, and none is both. Where fetching is slower, all are
+// computed.
 func TestAPassFetchesWhatOthersHave(t *testing.T) {
 	for _, mib := range []float64{1, 1e9} {
 		synctest.Test(t, func(t *testing.T) {
@@ -58,7 +59,8 @@ func TestAPassFetchesWhatOthersHave(t *testing.T) {
 	}
 }
 
-// However much the old owners have, filling a new map takes no more than half of the memory: what requests brought stays.
+// However much the old owners have, filling a new map takes no more than half of the memory: what requests brought
+// stays.
 func TestFillingDoesNotDoubleMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, s := newShelf(t, "", 100, 256), newShelf(t, "", 100, 256)

@@ -54,7 +54,10 @@ func (s *shelf) tokens(first int32, length int) []int32 {
 }
 
 func (s *shelf) list() Listed {
-	l := Listed{IDs: s.ids, Heat: s.heat, Item: func(id string) (*prompt.Item, bool) { it, ok := s.items[id]; return it, ok }}
+	l := Listed{IDs: s.ids, Heat: s.heat, Item: func(id string) (*prompt.Item, bool) {
+		it, ok := s.items[id]
+		return it, ok
+	}}
 	if s.below != nil {
 		l.Disk = func() schedule.Space {
 			st := s.below.Stats()
@@ -241,8 +244,8 @@ func TestTheDiskTakesItemsThatMemoryHasNoRoomFor(t *testing.T) {
 	}
 }
 
-// A deleted item is never computed, a changed one in its new form, and nothing is left of one that is deleted or changed
-// while it is computed.
+// A deleted item is never computed, a changed one in its new form, and nothing is left of one that is deleted or
+// changed while it is computed.
 func TestWorkAheadHeedsTheCatalog(t *testing.T) {
 	for _, folder := range []string{"", t.TempDir()} {
 		s := newShelf(t, folder, 5, 8)

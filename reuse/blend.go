@@ -89,7 +89,8 @@ func (v *Blended) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job,
 		v.findPrototypes(l, job, how, budget)
 		v.findBlocks(l)
 	}
-	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift, Layers: how.Layers, Importance: how.Importance}
+	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift, Layers: how.Layers,
+		Importance: how.Importance}
 	v.makeBlocks(l, job)
 	v.missing = v.matches.wanted(v.missing, v.first)
 	if len(v.missing) > 0 {
@@ -188,7 +189,8 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	segments := slices.Clone(l.Plan.Segments)
 	add := func(s plan.Segment, e *kv.Entry) int32 {
 		segments = append(segments, s)
-		v.segments = append(v.segments, engine.Segment{Entry: e, Keep: e == nil}) // not part of the prompt, so not counted by tier
+		// not part of the prompt, so not counted by tier
+		v.segments = append(v.segments, engine.Segment{Entry: e, Keep: e == nil})
 		return int32(len(segments) - 1)
 	}
 	var sees []int32
@@ -234,9 +236,12 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 // again.
 type Account struct {
 	Device, Host, Disk, Peer, Prototype, Recomputed int
-	Computed                                        int // tokens of the prompt computed in all layers, including Recomputed
-	Partly                                          int // reused tokens, which were computed in the first layers (Blend.Layers)
-	Beside                                          int // tokens computed in all layers beside the prompt: items' blocks and their lead-in
+	// tokens of the prompt computed in all layers, including Recomputed
+	Computed int
+	// reused tokens, which were computed in the first layers (Blend.Layers)
+	Partly int
+	// tokens computed in all layers beside the prompt: items' blocks and their lead-in
+	Beside int
 }
 
 // Reused returns the number of reused tokens.

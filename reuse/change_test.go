@@ -110,7 +110,8 @@ func TestTheListOfChangedItemsIsBounded(t *testing.T) {
 		l.add(key(i+mostChanged), []int32{int32(i)})
 	}
 	if len(l.items) != mostChanged || len(l.order) > 2*mostChanged {
-		t.Errorf("%d items are listed in %d places, want %d in at most %d", len(l.items), len(l.order), mostChanged, 2*mostChanged)
+		t.Errorf("%d items are listed in %d places, want %d in at most %d", len(l.items), len(l.order), mostChanged,
+			2*mostChanged)
 	}
 	if got := l.take(3); len(got) != 3 || got[0].key != key(5*mostChanged) {
 		t.Errorf("took %d items, want the three oldest", len(got))

@@ -113,7 +113,8 @@ func TestOnlyDeletedItemsAreErased(t *testing.T) {
 	if err := m.Apply([]Change{m.Changed([]*prompt.Item{item(1)}, item(3))}); err != nil || len(d.deleted) != 0 {
 		t.Errorf("a changed item: %v, deletions of %v", err, d.deleted)
 	}
-	if err := m.Apply([]Change{m.Changed([]*prompt.Item{item(2)}, nil)}); err != nil || !slices.Equal(d.deleted, []int{1}) {
+	if err := m.Apply([]Change{m.Changed([]*prompt.Item{item(2)}, nil)}); err != nil ||
+		!slices.Equal(d.deleted, []int{1}) {
 		t.Errorf("a deleted item: %v, deletions of %v", err, d.deleted)
 	}
 	if !slices.Equal(d.dropped, []int{1}) {

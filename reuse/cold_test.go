@@ -78,7 +78,8 @@ func TestAutoFindsItemsFromAColdStart(t *testing.T) {
 	}
 	reused := float64(cached) / float64(prompts)
 	if itemFirst < 230 || reused < .4 {
-		t.Errorf("%d of 240 requests put the items first and %.0f %% of their tokens were reused, want nearly all and above 40 %%",
+		t.Errorf("%d of 240 requests put the items first and %.0f %% of their tokens were reused, want nearly all and "+
+			"above 40 %%",
 			itemFirst, 100*reused)
 	}
 }

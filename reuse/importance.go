@@ -51,7 +51,8 @@ func (c *Cache) LearnImportance(ctx context.Context, do Do, from *Samples) (*ble
 		}
 	}
 	if tally.Prompts() == 0 {
-		return nil, errors.New("reuse: no prompt says which tokens matter: blocks are never off, or what is computed is no number")
+		return nil, errors.New("reuse: no prompt says which tokens matter: blocks are never off, or what is computed is no " +
+			"number")
 	}
 	return tally.Importance(), nil
 }
@@ -118,7 +119,8 @@ func (s *sample) whole(ctx context.Context) ([]rows.Chunk, error) {
 		}
 		s.weights = append(s.weights, got)
 	}
-	job := &engine.Job{Plan: p, Segments: make([]engine.Segment, len(p.Segments)), Blend: &engine.Blend{Rule: &engine.Rule{Watch: watch}}}
+	job := &engine.Job{Plan: p, Segments: make([]engine.Segment, len(p.Segments)),
+		Blend: &engine.Blend{Rule: &engine.Rule{Watch: watch}}}
 	job.Segments[s.layout.Items].Keep = true
 	r, err := s.do(ctx, job)
 	if err != nil {

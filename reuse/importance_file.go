@@ -71,7 +71,8 @@ func (c *Cache) ReadImportance(file string) (*blend.Importance, error) {
 	space := c.importanceSpace()
 	head := len(importanceMagic) + len(space) + 4
 	n := len(raw) - 4
-	if n < head || string(raw[:len(importanceMagic)]) != importanceMagic || crc32.Checksum(raw[:n], castagnoli) != binary.LittleEndian.Uint32(raw[n:]) ||
+	if n < head || string(raw[:len(importanceMagic)]) != importanceMagic ||
+		crc32.Checksum(raw[:n], castagnoli) != binary.LittleEndian.Uint32(raw[n:]) ||
 		uint64(n-head) != 4*uint64(binary.LittleEndian.Uint32(raw[head-4:])) {
 		return nil, fmt.Errorf("%w: %s", ErrDamaged, file)
 	}

@@ -158,7 +158,8 @@ func TestLearnImportanceFails(t *testing.T) {
 	}
 	nothing := lists(2, 1)
 	nothing.Prompt = func(int) ([]int32, [][]int32, error) { return []int32{5}, nil, nil }
-	if _, err := m.LearnImportance(t.Context(), m.engine.Do, nothing); err == nil || !strings.Contains(err.Error(), "no prompt says") {
+	if _, err := m.LearnImportance(t.Context(), m.engine.Do, nothing); err == nil ||
+		!strings.Contains(err.Error(), "no prompt says") {
 		t.Errorf("error %v where there are no items", err)
 	}
 	none := func(ctx context.Context, j *engine.Job) (*engine.Result, error) {

@@ -69,7 +69,8 @@ func TestAUserOnDiskIsKnown(t *testing.T) {
 	if got := cached("", user); got[plan.Disk] != 0 {
 		t.Errorf("of nobody on disk: %v", got)
 	}
-	m.visitOf(t, &Request{User: user, Items: [][]int32{{5}}, Policy: schedule.User}) // leaves all of them as a known prefix
+	// leaves all of them as a known prefix
+	m.visitOf(t, &Request{User: user, Items: [][]int32{{5}}, Policy: schedule.User})
 	if got := cached("u", user); got != at(plan.Host, 6) {
 		t.Errorf("with a longer prefix in memory: %v", got)
 	}

@@ -98,7 +98,8 @@ func (c *Cache) read(ctx context.Context, key plan.Key) plan.Tier {
 	return at
 }
 
-// inMemory returns what get finds in memory. It measures that if get copied an entry from the host's memory to the device's.
+// inMemory returns what get finds in memory. It measures that if get copied an entry from the host's memory to the
+// device's.
 func (c *Cache) inMemory(get func() (*kv.Entry, plan.Tier)) (*kv.Entry, plan.Tier) {
 	if c.home != plan.Device {
 		return get() // the device reads the host's memory: nothing is copied

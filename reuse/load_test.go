@@ -47,7 +47,8 @@ func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 			}
 			time.Sleep(30 * time.Second)
 			if !pays() {
-				t.Errorf("with %v for each token that was read long ago, blending does not pay: nothing would be read any more", each)
+				t.Errorf("with %v for each token that was read long ago, blending does not pay: nothing would be read any more",
+					each)
 			}
 		})
 	}
@@ -283,8 +284,8 @@ func TestReadsAreMeasured(t *testing.T) {
 	}
 }
 
-// Copies from the host's memory to the device's are measured. They make KV in the host's memory dearer or cheaper than estimated, until
-// there have been none for a while. KV that is on the device already is no copy.
+// Copies from the host's memory to the device's are measured. They make KV in the host's memory dearer or cheaper than
+// estimated, until there have been none for a while. KV that is on the device already is no copy.
 func TestCopiesFromTheHostAreMeasured(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2}, "", true)
 	host, err := pool.Over(m.opt.Pool.Memory().Host(), 64<<20, 4096)
@@ -306,7 +307,8 @@ func TestCopiesFromTheHostAreMeasured(t *testing.T) {
 		r := &Request{UserID: "u", User: []int32{11, 12, 13}, Items: [][]int32{{21, 22}}, Policy: policy}
 		m.visitOf(t, r)
 		if _, _, device, _ := m.visitOf(t, r); device == 0 || m.Costs().Transfer[plan.Host] != guess {
-			t.Errorf("%v: %d tokens were on the device, and KV of the host costs %+v, estimated %+v", policy, device, m.Costs().Transfer[plan.Host], guess)
+			t.Errorf("%v: %d tokens were on the device, and KV of the host costs %+v, estimated %+v", policy, device,
+				m.Costs().Transfer[plan.Host], guess)
 		}
 		m.lower(t)
 		if _, sources, device, _ := m.visitOf(t, r); device != 0 || sources[1] != "host" {

@@ -12,18 +12,18 @@ import (
 	"grebe/schedule"
 )
 
-// Peers are other nodes with KV of the same bits: that of the same weights and formats, computed by devices of the same kind. Package
-// cluster/fetch implements it. Its methods may be called concurrently.
+// Peers are other nodes with KV of the same bits: that of the same weights and formats, computed by devices of the same
+// kind. Package cluster/fetch implements it. Its methods may be called concurrently.
 type Peers interface {
 	// Items sets tiers[i] to plan.Peer where it is plan.Missing and another node has keys[i]. It returns how many it set.
 	Items(keys []plan.Key, tiers []plan.Tier) int
 	// User returns how many leading tokens of a user another node has.
 	User(key plan.Key, tokens []int32) int
-	// Cost returns the milliseconds of a round trip, and those per MiB of KV. After fetches that came too late, late is how many times as
-	// long as that the next ones count; else 1.
+	// Cost returns the milliseconds of a round trip, and those per MiB of KV. After fetches that came too late, late is
+	// how many times as long as that the next ones count; else 1.
 	Cost() (trip, mib, late float64)
-	// Fetch asks nodes for entries, and sets Came of those that are in the memory of their arrivals. It returns at the latest when
-	// ctx ends, and uses no arrival afterwards.
+	// Fetch asks nodes for entries, and sets Came of those that are in the memory of their arrivals. It returns at the
+	// latest when ctx ends, and uses no arrival afterwards.
 	Fetch(ctx context.Context, wants []Want)
 	// Damaged returns how many entries had a wrong checksum.
 	Damaged() int64
@@ -67,8 +67,8 @@ func (c *Cache) PeerDamaged() (n int64, ok bool) {
 	return p.Damaged(), true
 }
 
-// Space returns what the cache's KV depends on beside the device that computes it: the model and the format of KV. Nodes exchange KV if
-// both are equal and their devices compute the same bits.
+// Space returns what the cache's KV depends on beside the device that computes it: the model and the format of KV.
+// Nodes exchange KV if both are equal and their devices compute the same bits.
 func (c *Cache) Space() (model, format string) {
 	return hex.EncodeToString(c.opt.Model[:]), fmt.Sprintf("%v/%d", c.opt.Shape.KV, kv.ComputeVersion)
 }
@@ -93,8 +93,8 @@ func (v *Visit) peekPeers(p Peers, in *schedule.Request) (entries int) {
 	return entries
 }
 
-// peekFar fills in how much of the user peers have, and reports whether that may be fetched. A peer sends the user from the first
-// token on. If this node has more than half of that, most of what is sent would be useless.
+// peekFar fills in how much of the user peers have, and reports whether that may be fetched. A peer sends the user from
+// the first token on. If this node has more than half of that, most of what is sent would be useless.
 func (v *Visit) peekFar(p Peers, in *schedule.Request, tokens []int32) bool {
 	if !v.named {
 		return false
@@ -166,11 +166,12 @@ func (v *Visit) askForPrompt(ctx context.Context, l *prompt.Layout) {
 	}
 }
 
-// askPeers fetches the entries that the decision loads from peers, and publishes them. It takes no longer than computing them would, see
-// schedule.FetchWait.
+// askPeers fetches the entries that the decision loads from peers, and publishes them. It takes no longer than
+// computing them would, see schedule.FetchWait.
 func (v *Visit) askPeers(ctx context.Context) {
 	p := v.cache.peer()
-	if p == nil || v.Decision.Order == plan.UserFirst && len(v.tokens) < v.far { // a blended prompt in which the user is no prefix
+	// a blended prompt in which the user is no prefix
+	if p == nil || v.Decision.Order == plan.UserFirst && len(v.tokens) < v.far {
 		return
 	}
 	wait := v.fetchWait(ctx)
@@ -240,7 +241,8 @@ func (v *Visit) expectPeers() {
 	c := v.cache
 	expect := func(kind plan.Kind, key plan.Key, tokens []int32, length, item int) {
 		a, first := c.opt.Store.Expect(c.owner, kind, key, tokens, length)
-		v.wants = append(v.wants, Want{Key: key, Tokens: tokens, Bytes: int64(length) * c.bytesPerToken, Arrival: a, first: first, item: item})
+		v.wants = append(v.wants, Want{Key: key, Tokens: tokens, Bytes: int64(length) * c.bytesPerToken, Arrival: a,
+			first: first, item: item})
 	}
 	v.wants = v.wants[:0]
 	if v.Decision.Order == plan.UserFirst {
@@ -269,8 +271,8 @@ func (v *Visit) publishFetched(wants []Want) {
 	}
 }
 
-// arrived notes that an entry came from a peer, for this request or for another one at the same time. If it has been dropped already, it
-// is not found and is computed.
+// arrived notes that an entry came from a peer, for this request or for another one at the same time. If it has been
+// dropped already, it is not found and is computed.
 func (v *Visit) arrived(w *Want) {
 	if w.item < 0 {
 		v.userCame = true

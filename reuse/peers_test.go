@@ -123,7 +123,8 @@ func TestScoresFromAPeer(t *testing.T) {
 	dear.opt.Load = slow{}
 	dear.SetPeers(far)
 	if got, sources = dear.scoreOf(t, query, someItems); !slices.Equal(got, want) || far.wants != 0 {
-		t.Errorf("from far away: same answer %v, sources %q, %d entries asked for", slices.Equal(got, want), sources, far.wants)
+		t.Errorf("from far away: same answer %v, sources %q, %d entries asked for", slices.Equal(got, want), sources,
+			far.wants)
 	}
 }
 
@@ -185,8 +186,8 @@ func TestPeersAreAskedIfThatPays(t *testing.T) {
 	}
 }
 
-// A request waits for a peer no longer than computing takes. What does not come is computed. Time is virtual here: computing takes
-// none of it, so the budget is what was decided, whatever the machine does meanwhile.
+// A request waits for a peer no longer than computing takes. What does not come is computed. Time is virtual here:
+// computing takes none of it, so the budget is what was decided, whatever the machine does meanwhile.
 func TestPeersThatDoNotAnswer(t *testing.T) {
 	for _, policy := range []schedule.Policy{schedule.User, schedule.Item} {
 		synctest.Test(t, func(t *testing.T) {
@@ -320,7 +321,8 @@ func TestBlendedPromptsBesidePeers(t *testing.T) {
 	}
 	v.End(nil, nil)
 	for _, first := range []bool{false, true} {
-		if _, a, _, _ := to.blended(t, r, &Blend{Layers: 1, ItemsFirst: first}); first == (a.Peer > 0) || a.Peer > len(someone) {
+		if _, a, _, _ := to.blended(t, r, &Blend{Layers: 1, ItemsFirst: first}); first == (a.Peer > 0) ||
+			a.Peer > len(someone) {
 			t.Errorf("items first %v: %+v", first, a)
 		}
 		if err := to.DropUser("u"); err != nil {

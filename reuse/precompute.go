@@ -25,7 +25,8 @@ const batchTime = 10 * time.Minute
 // Precompute computes and keeps the KV of items that are not cached in any tier. It returns how many it computed, and
 // how many it skipped because they do not fit the model; no prompt has those either. progress, if not nil, is called
 // after every step with the items looked at and the tokens computed.
-func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress func(items, tokens int)) (computed, tooLong int, err error) {
+func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32,
+	progress func(items, tokens int)) (computed, tooLong int, err error) {
 	keys := make([]plan.Key, 1)
 	tiers := make([]plan.Tier, 1)
 	var batch [][]int32

@@ -27,7 +27,8 @@ func TestAnItemThatIsTooLongIsLeftOut(t *testing.T) {
 			looked := 0
 			computed, tooLong, err := m.Precompute(t.Context(), do, items, func(n, _ int) { looked += n })
 			if err != nil || computed != 2 || tooLong != 1 || looked != 3 {
-				t.Errorf("%d of 3 items looked at, %d computed and %d too long, %v; want 3, 2 and 1", looked, computed, tooLong, err)
+				t.Errorf("%d of 3 items looked at, %d computed and %d too long, %v; want 3, 2 and 1", looked, computed, tooLong,
+					err)
 			}
 			var have [3]int32
 			m.store.Peek([]plan.Key{m.ItemKey(items[0]), m.ItemKey(items[1]), m.ItemKey(items[2])}, have[:])

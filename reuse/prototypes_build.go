@@ -63,8 +63,8 @@ func (c *Cache) movable() error {
 	return nil
 }
 
-// IndexPrototypes makes only the index of a pool, with no more than most prototypes. Without their KV nothing can be reused,
-// but lookups can be measured.
+// IndexPrototypes makes only the index of a pool, with no more than most prototypes. Without their KV nothing can be
+// reused, but lookups can be measured.
 func (c *Cache) IndexPrototypes(ctx context.Context, do Do, from *Pool, most int) (*proto.Index, error) {
 	b := c.poolBuild(do, from)
 	cfg := from.Config
@@ -172,7 +172,8 @@ func (b *poolBuild) history(ctx context.Context, tokens []int32) ([]rows.Chunk, 
 		sees = []int32{0}
 	}
 	user := len(p.Segments)
-	p.Segments = append(p.Segments, plan.Segment{Kind: plan.User, Tokens: tokens, Start: len(c.preamble.tokens), Sees: sees})
+	p.Segments = append(p.Segments, plan.Segment{Kind: plan.User, Tokens: tokens, Start: len(c.preamble.tokens),
+		Sees: sees})
 	job := &engine.Job{Plan: p, Segments: make([]engine.Segment, user+1)}
 	job.Segments[user].Keep = true
 	if user > 0 {
@@ -283,7 +284,8 @@ func (h *held) has(is *proto.Prototype) bool {
 }
 
 // page computes a page's KV and publishes it. It returns false if a history no longer exists.
-func (b *poolBuild) page(ctx context.Context, p *Prototypes, key plan.Key, first, n int, h *held, out *Built) (bool, error) {
+func (b *poolBuild) page(ctx context.Context, p *Prototypes, key plan.Key, first, n int, h *held,
+	out *Built) (bool, error) {
 	c := b.cache
 	s := &c.opt.Shape
 	raw := make([]byte, s.ChunkBytes(n, false))

@@ -59,7 +59,8 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 		dev = computetest.Far(dev, false)
 	}
 	dir := t.TempDir()
-	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96,
+	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16,
+		Inter: 96,
 		Vocab: vocabulary, Seed: seed}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
@@ -84,7 +85,8 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}, Instruction: prompt.Text{Tokens: []int32{9}}}, nil, vocabulary)
+	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble},
+		Instruction: prompt.Text{Tokens: []int32{9}}}, nil, vocabulary)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +103,8 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 		}
 	})
 	t.Cleanup(closed)
-	c := New(b, Options{Store: store, Pool: memory, Load: quiet{}, Shape: m.Shape(), Model: kv.KeyOf(plan.Key{byte(seed)}, nil, "model")})
+	c := New(b, Options{Store: store, Pool: memory, Load: quiet{}, Shape: m.Shape(),
+		Model: kv.KeyOf(plan.Key{byte(seed)}, nil, "model")})
 	return &machine{c, e, store, closed}
 }
 
@@ -123,7 +126,8 @@ func people(seed uint64, n int) *Pool {
 	}
 	r = rand.New(rand.NewPCG(seed, 6))
 	var histories [][]int32
-	p := &Pool{Bytes: 1 << 20, Natural: func(t int32) bool { return t < 150 }, Config: proto.Config{Radius: 0.5, Lessons: 300}}
+	p := &Pool{Bytes: 1 << 20, Natural: func(t int32) bool { return t < 150 },
+		Config: proto.Config{Radius: 0.5, Lessons: 300}}
 	for i := range n {
 		var h []int32
 		for range 3 + r.IntN(5) {

@@ -90,7 +90,8 @@ func (n *randomNode) sources(job *engine.Job) (total int) {
 		from[at.String()] += tokens
 		total += tokens
 	}
-	if by := job.Tiers(); by[plan.Disk] != from["disk"] || by[plan.Host] != from["host"] || from["host"]+from["disk"] != total {
+	if by := job.Tiers(); by[plan.Disk] != from["disk"] || by[plan.Host] != from["host"] ||
+		from["host"]+from["disk"] != total {
 		n.t.Fatalf("%s: tokens by tier %v, by segment %v", n.what, by, from)
 	}
 	n.seen["disk"] += from["disk"]

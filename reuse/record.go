@@ -10,7 +10,8 @@ import (
 // recordOpen records the segments that all prompts begin with, and the bytes of a token's KV.
 func (c *Cache) recordOpen() {
 	if r := c.opt.Record; r.On() {
-		r.In("prompt", [32]byte(c.preamble.key), len(c.preamble.tokens), [32]byte(c.leadIn.key), len(c.leadIn.tokens), c.bytesPerToken)
+		r.In("prompt", [32]byte(c.preamble.key), len(c.preamble.tokens), [32]byte(c.leadIn.key), len(c.leadIn.tokens),
+			c.bytesPerToken)
 	}
 }
 
@@ -19,23 +20,28 @@ func (c *Cache) recordDecision(v *Visit, costs *schedule.Costs, policy schedule.
 	r, in, m := c.opt.Record, &v.in, &costs.Model
 	r.Lock()
 	defer r.Unlock()
-	r.In("costs", m.Fixed, m.Row, m.Square, m.Key, m.Request, transfers(costs), costs.Keep, costs.Discount, costs.RoomReturns)
+	r.In("costs", m.Fixed, m.Row, m.Square, m.Key, m.Request, transfers(costs), costs.Keep, costs.Discount,
+		costs.RoomReturns)
 	c.recorded++
 	v.number = c.recorded
 	r.In("decide", append(append([]any{policy, [32]byte(v.user), v.named}, request(in)...), v.number)...)
 	d := &v.Decision
-	r.Did("order", d.Order, d.Reason, d.Reuse, d.User.Ms, d.User.Value, d.Item.Ms, d.Item.Value, int(d.User.Load), int(d.Item.Load))
+	r.Did("order", d.Order, d.Reason, d.Reuse, d.User.Ms, d.User.Value, d.Item.Ms, d.Item.Value, int(d.User.Load),
+		int(d.Item.Load))
 }
 
 // request lists the input of Decide.
 func request(in *schedule.Request) []any {
-	return []any{in.Preamble, in.LeadIn, in.SharedCached, in.Question, in.PerItem, int(in.Orders), in.User, in.UserCached[:],
-		in.Items, record.Names(in.ItemTier), in.ItemFrequency, in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown, in.UserRoom,
+	return []any{in.Preamble, in.LeadIn, in.SharedCached, in.Question, in.PerItem, int(in.Orders), in.User,
+		in.UserCached[:],
+		in.Items, record.Names(in.ItemTier), in.ItemFrequency, in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown,
+		in.UserRoom,
 		in.Queue, in.Slack}
 }
 
 // recordBlend records the input of a choice between a blended prompt and a prefix order, and the choice.
-func (v *Visit) recordBlend(in *schedule.Request, b *schedule.Blending, m *schedule.PrefillModel, ms float64, pays bool) {
+func (v *Visit) recordBlend(in *schedule.Request, b *schedule.Blending, m *schedule.PrefillModel, ms float64,
+	pays bool) {
 	r, chosen := v.cache.opt.Record, v.Decision.Chosen()
 	r.Lock()
 	defer r.Unlock()

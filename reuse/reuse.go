@@ -100,7 +100,8 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	if opt.Now == nil {
 		opt.Now = opt.Shared.now
 	}
-	c := &Cache{opt: opt, prompt: b, returns: &returns{core: schedule.NewReturns(), rec: opt.Record}, question: int32(len(b.Instruction()))}
+	c := &Cache{opt: opt, prompt: b, returns: &returns{core: schedule.NewReturns(), rec: opt.Record},
+		question: int32(len(b.Instruction()))}
 	c.loads.init()
 	c.loads.pace.Record(opt.Record.Sub("pace"))
 	c.changed.some, c.changed.items = make(chan struct{}, 1), map[plan.Key]*changedItem{}

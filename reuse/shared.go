@@ -13,8 +13,8 @@ import (
 )
 
 // Shared lets several caches keep their entries in one store: those of several checkpoints of one model, and of several
-// models on one checkpoint. Their keys include the weights, so that none finds KV of other weights. Reports of the store go
-// to all of them. Requests to any of them use what others are computing.
+// models on one checkpoint. Their keys include the weights, so that none finds KV of other weights. Reports of the
+// store go to all of them. Requests to any of them use what others are computing.
 type Shared struct {
 	now      func() time.Duration // clock of frequencies
 	underway underway

@@ -23,22 +23,24 @@ func (c *Cache) Sizes(r *Request) *Sizes {
 		s.Items[i], lengths[i] = c.ItemKey(tokens), int32(len(tokens))
 	}
 	s.Prompt = schedule.Request{
-		Preamble: int32(len(c.preamble.tokens)), LeadIn: int32(len(c.leadIn.tokens)), Question: c.question, PerItem: r.Pointwise,
-		Orders: c.opt.Orders, User: int32(len(r.User)), Items: lengths, SharedCached: true,
+		Preamble: int32(len(c.preamble.tokens)), LeadIn: int32(len(c.leadIn.tokens)), Question: c.question,
+		PerItem: r.Pointwise,
+		Orders:  c.opt.Orders, User: int32(len(r.User)), Items: lengths, SharedCached: true,
 		Slack: float64(r.Slack) / float64(time.Millisecond),
 	}
 	return s
 }
 
-// Costs returns the times by which the cache decides, as measured at the moment. A round trip to peers is left out: one request asks for
-// many entries.
+// Costs returns the times by which the cache decides, as measured at the moment. A round trip to peers is left out: one
+// request asks for many entries.
 func (c *Cache) Costs() schedule.Costs {
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
 	costs.Transfer[plan.Host] = costs.Transfer[plan.Host].Times(c.loads.host.factor())
 	costs.Transfer[plan.Disk] = costs.Transfer[plan.Disk].Times(c.loads.disk.factor())
 	if p := c.peer(); p != nil {
-		_, mib, _ := p.Cost() // how late some fetches were is for this node to know: others would not send it requests that show better
+		// how late some fetches were is for this node to know: others would not send it requests that show better
+		_, mib, _ := p.Cost()
 		costs.Transfer[plan.Peer].Token = c.perToken(mib)
 	}
 	return costs

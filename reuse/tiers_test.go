@@ -71,7 +71,8 @@ func TestRankingsFromEveryTier(t *testing.T) {
 		m.lower(t)
 		again, sources, device, disk = m.visitOf(t, r)
 		if !slices.Equal(first, again) || device != 0 || disk != 5 || sources[1] != "disk" {
-			t.Errorf("%v: %d tokens on the device, %d on disk, %q; same answer %v", policy, device, disk, sources, slices.Equal(first, again))
+			t.Errorf("%v: %d tokens on the device, %d on disk, %q; same answer %v", policy, device, disk, sources,
+				slices.Equal(first, again))
 		}
 		if _, sources, _, disk = m.visitOf(t, r); disk != 0 || sources[1] != "host" {
 			t.Errorf("%v: what was read is in memory: %d tokens on disk, %q", policy, disk, sources)
@@ -105,7 +106,8 @@ func TestBlocksFromEveryTier(t *testing.T) {
 	inMemory, _, _, _ := m.blended(t, r, how)
 	m.lower(t)
 	res, a, v, l := m.blended(t, r, how)
-	if res.Late != 0 || res.Blended != 7 || a.Disk < 6 || a.Disk+a.Host != a.Reused() || !slices.Equal(res.Logits[0], inMemory.Logits[0]) {
+	if res.Late != 0 || res.Blended != 7 || a.Disk < 6 || a.Disk+a.Host != a.Reused() ||
+		!slices.Equal(res.Logits[0], inMemory.Logits[0]) {
 		t.Errorf("from a disk: %d late, %d blended, %+v; same answer %v", res.Late, res.Blended, a,
 			slices.Equal(res.Logits[0], inMemory.Logits[0]))
 	}

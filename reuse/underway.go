@@ -9,8 +9,9 @@ import (
 	"grebe/plan"
 )
 
-// underway is the KV that requests under way are about to compute, by key. Requests that need the same share an engine.Underway,
-// so that those whose batch begins later use what the first one computed, before that is published. The zero value is ready.
+// underway is the KV that requests under way are about to compute, by key. Requests that need the same share an
+// engine.Underway, so that those whose batch begins later use what the first one computed, before that is published.
+// The zero value is ready.
 type underway struct {
 	mu   sync.Mutex
 	all  map[plan.Key]*pending
@@ -28,7 +29,8 @@ type pending struct {
 // keptPending is how many are kept for later requests.
 const keptPending = 1024
 
-// join adds a request to those that need the KV. It returns nil if requests under way need that of other tokens under the key.
+// join adds a request to those that need the KV. It returns nil if requests under way need that of other tokens under
+// the key.
 func (u *underway) join(key plan.Key, tokens []int32) *pending {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -72,8 +74,8 @@ func (u *underway) leave(p *pending) {
 	}
 }
 
-// expect has a segment of which the job needs the KV of some leading tokens use what another request computes first. The tokens of
-// a user are given, else nil.
+// expect has a segment of which the job needs the KV of some leading tokens use what another request computes first.
+// The tokens of a user are given, else nil.
 func (v *Visit) expect(segment, needs int, key plan.Key, tokens []int32) {
 	s := &v.segments[segment]
 	if s.Entry != nil && s.Entry.Len() >= needs {

@@ -31,8 +31,8 @@ func (c *Cache) Unnamed(l *prompt.Layout) *Visit {
 	return v
 }
 
-// priceUnnamed decides whether to fetch items that peers have, as Begin does for a ranking. A query has no name, and only what has one
-// can be asked for.
+// priceUnnamed decides whether to fetch items that peers have, as Begin does for a ranking. A query has no name, and
+// only what has one can be asked for.
 func (v *Visit) priceUnnamed(l *prompt.Layout) {
 	c := v.cache
 	p := c.peer()
@@ -46,7 +46,8 @@ func (v *Visit) priceUnnamed(l *prompt.Layout) {
 	v.uses = resize(v.uses, len(v.items))
 	clear(v.uses)
 	v.in = schedule.Request{
-		Preamble: int32(len(c.preamble.tokens)), SharedCached: c.has(&c.preamble), Orders: schedule.Of(plan.ItemFirst), PerItem: true,
+		Preamble: int32(len(c.preamble.tokens)), SharedCached: c.has(&c.preamble), Orders: schedule.Of(plan.ItemFirst),
+		PerItem:  true,
 		Question: int32(len(l.Plan.Segments[l.Answers].Tokens)), Items: v.lengths, ItemTier: v.tiers, ItemFrequency: v.uses,
 	}
 	v.in.Queue, _ = c.opt.Load.Backlog()

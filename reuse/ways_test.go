@@ -28,7 +28,8 @@ import (
 func (m *machine) led(t *testing.T, preamble, leadIn []int32) *machine {
 	t.Helper()
 	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}, LeadIn: prompt.Text{Tokens: leadIn},
-		Instruction: prompt.Text{Tokens: []int32{9}}, GenerateInstruction: prompt.Text{Tokens: []int32{8, 7}}}, nil, vocabulary)
+		Instruction: prompt.Text{Tokens: []int32{9}}, GenerateInstruction: prompt.Text{Tokens: []int32{8, 7}}}, nil,
+		vocabulary)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,8 @@ func TestRankingsFromTheCacheAreTheSame(t *testing.T) {
 func TestPointwiseRankingsFromTheCache(t *testing.T) {
 	for _, policy := range []schedule.Policy{schedule.User, schedule.Item} {
 		m := newMachine(t, 7, nil, "", false).led(t, []int32{1, 2}, nil)
-		r := &Request{UserID: "u", User: []int32{11, 12, 13}, Items: [][]int32{{21, 22}, {31}}, Pointwise: true, Policy: policy}
+		r := &Request{UserID: "u", User: []int32{11, 12, 13}, Items: [][]int32{{21, 22}, {31}}, Pointwise: true,
+			Policy: policy}
 		first, _, _ := m.rank(t, r)
 		again, cached, _ := m.rank(t, r)
 		total := 0
@@ -178,7 +180,8 @@ func TestDecisionsAreCounted(t *testing.T) {
 	if total != 4 || m.Policy() != schedule.Predicted {
 		t.Errorf("%v were decided, the policy is %v", m.Decisions(), m.Policy())
 	}
-	if m.Bytes(10) != 10*m.bytesPerToken || m.bytesPerToken*kv.ChainTokens != int64(m.opt.Shape.ChunkBytes(kv.ChainTokens, false)) {
+	if m.Bytes(10) != 10*m.bytesPerToken || m.bytesPerToken*kv.ChainTokens != int64(
+		m.opt.Shape.ChunkBytes(kv.ChainTokens, false)) {
 		t.Errorf("ten tokens take %d bytes", m.Bytes(10))
 	}
 	if m.Books().Total != m.opt.Pool.Stats().Total || m.Known() == 0 || m.Stats(plan.Item).Entries == 0 {
@@ -240,7 +243,8 @@ func TestPromptsOfGenerations(t *testing.T) {
 		}
 		again, cached, _ := generate(user, false)
 		if !slices.Equal(first, again) || cached != want {
-			t.Errorf("instruction %v: %d tokens were cached, want %d; states differ: %v", instruction, cached, want, !slices.Equal(first, again))
+			t.Errorf("instruction %v: %d tokens were cached, want %d; states differ: %v", instruction, cached, want,
+				!slices.Equal(first, again))
 		}
 		if _, cached, _ := generate(append(slices.Clone(user), 15), false); cached != 2+4 {
 			t.Errorf("instruction %v: %d tokens of a longer user were cached", instruction, cached)
@@ -249,7 +253,8 @@ func TestPromptsOfGenerations(t *testing.T) {
 			if _, cached, _ := generate(nil, false); cached != 2 {
 				t.Errorf("%d tokens of a prompt without a user were cached", cached)
 			}
-			if _, cached, l := m.rank(t, &Request{UserID: "u", User: user, Items: [][]int32{{21}}, Policy: schedule.User}); cached[l.User] != 4 {
+			if _, cached, l := m.rank(t, &Request{UserID: "u", User: user, Items: [][]int32{{21}},
+				Policy: schedule.User}); cached[l.User] != 4 {
 				t.Errorf("%d tokens of a user of generations are cached for a ranking", cached[l.User])
 			}
 		}
@@ -437,7 +442,8 @@ func TestWhenBlendingPays(t *testing.T) {
 	t1 := m.costs.Transfer[plan.Disk]
 	reads := 2*t1.Entry + 200*t1.Token
 	extra := max(0, reads-2.51/3)
-	if !visit(plan.Disk, 0, blends+extra+.02, 0).BlendPays(how) || visit(plan.Disk, 0, blends+extra-.02, 0).BlendPays(how) {
+	if !visit(plan.Disk, 0, blends+extra+.02, 0).BlendPays(how) ||
+		visit(plan.Disk, 0, blends+extra-.02, 0).BlendPays(how) {
 		t.Errorf("blocks on disk: %v ms are read", reads)
 	}
 }
@@ -483,12 +489,14 @@ func TestTimeForReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// 1 ms of work waits, and 14 rows with 55 + 40 + 10 keys take 1.4 + 1.05 ms.
 		for slack, want := range map[time.Duration]time.Duration{
-			100 * time.Millisecond: (100*time.Millisecond - 3450*time.Microsecond) / 2, 3 * time.Millisecond: 3 * time.Millisecond,
+			100 * time.Millisecond:  (100*time.Millisecond - 3450*time.Microsecond) / 2,
+			3 * time.Millisecond:    3 * time.Millisecond,
 			3450 * time.Microsecond: 3450 * time.Microsecond,
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), slack)
 			within, done := m.inTime(ctx, p)
-			if deadline, ok := within.Deadline(); !ok || time.Until(deadline).Round(time.Microsecond) != want.Round(time.Microsecond) {
+			if deadline, ok := within.Deadline(); !ok || time.Until(deadline).Round(time.Microsecond) != want.Round(
+				time.Microsecond) {
 				t.Errorf("of %v, %v are for reading, want %v", slack, time.Until(deadline), want)
 			}
 			done()
@@ -630,7 +638,8 @@ func TestRecordOfACache(t *testing.T) {
 	m.returns.rec = m.opt.Record
 	m.opt.Load = linear{}
 	m.opt.Now = func() time.Duration { return 5 }
-	m.rank(t, &Request{UserID: "u", User: []int32{1, 2, 3}, Items: [][]int32{{4, 5}}, Policy: schedule.User, Slack: time.Second})
+	m.rank(t, &Request{UserID: "u", User: []int32{1, 2, 3}, Items: [][]int32{{4, 5}}, Policy: schedule.User,
+		Slack: time.Second})
 	v := m.Begin(&Request{UserID: "u", User: []int32{1, 2, 3}, Items: [][]int32{{4, 5}}, Policy: schedule.User})
 	v.BlendPays(&Blend{Layers: 2, Budget: blend.Budget{Items: .5}})
 	(&Blended{Visit: v}).invests(&schedule.Prototypes{Matched: 2, Layers: 3, Budget: .25})
@@ -644,10 +653,12 @@ func TestRecordOfACache(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"costs 0 0.01 0 0 0 [", "decide user k", " 1 - 0 3 [0,0,0,0,0] [2] [missing] [0] 0 0 0.5999999", ". order user ", "expect 0",
+		"costs 0 0.01 0 0 0 [", "decide user k", " 1 - 0 3 [0,0,0,0,0] [2] [missing] [0] 0 0 0.5999999", ". order user ",
+		"expect 0",
 		". returns 0.5999999", "came ", " 0 5",
 		"kept ", "hit ", "end k", " 5 +", " 5 -",
-		"blending 0 0.01 0 0 0 0.05 ", " 3 2 0.5 ", ". pays 0.03 ", "investing 0 0.01 0 0 0 0 3 1 1 2 0 3 0.25", ". invests 0.03 0.02 +",
+		"blending 0 0.01 0 0 0 0.05 ", " 3 2 0.5 ", ". pays 0.03 ", "investing 0 0.01 0 0 0 0 3 1 1 2 0 3 0.25",
+		". invests 0.03 0.02 +",
 		"[0,0,0,0,0,7.32421875",
 		"reading 0 - 0 0.02", ". within 0", "gain 1", ". share 1", "evicted 3 9",
 	} {

@@ -135,7 +135,8 @@ func TestColdItemsComeFromTheMap(t *testing.T) {
 		var events []residency.Event
 		for i := range int32(items) {
 			if owner, _, _ := m.Place(i); owner == n || i == 17 {
-				events = append(events, residency.Event{Key: key(itemHash(i)), Entry: residency.Entry{Kind: plan.Item, Tier: plan.Disk, Tokens: 20}})
+				events = append(events, residency.Event{Key: key(itemHash(i)),
+					Entry: residency.Entry{Kind: plan.Item, Tier: plan.Disk, Tokens: 20}})
 			}
 		}
 		r.Snapshot(n, 1, 0, events, true)
@@ -191,7 +192,8 @@ func drive(r *Router, rng *rand.Rand, from, to time.Duration, slower func(n int)
 	return count
 }
 
-// A slow node loses its requests at once, is ejected after five seconds, and comes back when probes are answered in time.
+// A slow node loses its requests at once, is ejected after five seconds, and comes back when probes are answered in
+// time.
 func TestGrayNodesAreEjectedAndComeBack(t *testing.T) {
 	for policy := range numPolicies {
 		r := fleet(t, Config{Policy: policy}, 9)
@@ -404,8 +406,8 @@ func TestOthersSendToo(t *testing.T) {
 	}
 }
 
-// Rows that a node lacks are read while others compute. So they make a request wait for what they take of the node's links, or until
-// one link has read them, if the queue is shorter.
+// Rows that a node lacks are read while others compute. So they make a request wait for what they take of the node's
+// links, or until one link has read them, if the queue is shorter.
 func TestRowsAreReadWhileOthersCompute(t *testing.T) {
 	for _, backlog := range []time.Duration{0, 5 * milli, 40 * milli} {
 		r := fleet(t, Config{Shards: 8}, 1)
@@ -421,7 +423,8 @@ func TestRowsAreReadWhileOthersCompute(t *testing.T) {
 		if want := max(2, 8-r.work[0]); !near(with.ms-without.ms, want) {
 			t.Errorf("with a backlog of %v rows of 8 ms add %v ms, want %v", backlog, with.ms-without.ms, want)
 		}
-		if longer := at(1, 2, 3, 4, 5, 6, 7).own; !near(with.own, max(without.own, 2)) || !near(longer, max(without.own, 3.5)) {
+		if longer := at(1, 2, 3, 4, 5, 6, 7).own; !near(with.own, max(without.own, 2)) ||
+			!near(longer, max(without.own, 3.5)) {
 			t.Errorf("work of %v, %v and %v ms", without.own, with.own, longer)
 		}
 	}

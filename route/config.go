@@ -85,9 +85,11 @@ func (c *Config) defaults() error {
 	case !(c.FullLoad > 0) || !(c.Probe >= 0 && c.Probe <= 1):
 		return fmt.Errorf("route: full load of %v ms and a share of probes of %v", c.FullLoad, c.Probe)
 	case c.Blend.Layers < 0 || c.Blend.First < 0 || !(c.Blend.Budget >= 0 && c.Blend.Budget <= 1):
-		return fmt.Errorf("route: blended prompts with %d of %d layers and a budget of %v", c.Blend.First, c.Blend.Layers, c.Blend.Budget)
+		return fmt.Errorf("route: blended prompts with %d of %d layers and a budget of %v", c.Blend.First, c.Blend.Layers,
+			c.Blend.Budget)
 	case !cost(c.Alpha) || !cost(c.Beta) || !cost(c.MissKV) || !cost(c.MissEMB) || !cost(c.MissLoad):
-		return fmt.Errorf("route: negative or infinite weights %v", []float64{c.Alpha, c.Beta, c.MissKV, c.MissEMB, c.MissLoad})
+		return fmt.Errorf("route: negative or infinite weights %v",
+			[]float64{c.Alpha, c.Beta, c.MissKV, c.MissEMB, c.MissLoad})
 	}
 	if w := newWeights(c); c.Policy >= Joint && c.Policy <= EMBOnly && w == (weights{}) {
 		return fmt.Errorf("route: policy %v needs the costs of misses", c.Policy)

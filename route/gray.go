@@ -66,8 +66,9 @@ type typical struct {
 func (t *typical) limit() float64 { return t.error + sigmas*t.sigma }
 
 // penalty returns what a node's smoothed error adds to its price: the part that is further from the typical error than
-// single errors are. Less is no sign of a slow node: it can be due to noise, or to the requests that the node gets. Nodes
-// that hold much get those that reuse much, whose errors differ, and a penalty for that would send them even fewer others.
+// single errors are. Less is no sign of a slow node: it can be due to noise, or to the requests that the node gets.
+// Nodes that hold much get those that reuse much, whose errors differ, and a penalty for that would send them even
+// fewer others.
 func (r *Router) penalty(n int, now time.Duration) float64 {
 	m := &r.members[n]
 	if m.answers == 0 || r.typical.sigma == 0 { // or no errors are known to be typical yet

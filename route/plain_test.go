@@ -49,17 +49,20 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 	nodes := []int{1, 2, 5, 16, 64, 70}[rng.IntN(6)]
 	c := Config{
 		Policy: policy, Users: 1 << 14, Items: plainItems, Shards: 100, Seed: seed,
-		Orders: schedule.Policy(rng.IntN(2) * rng.IntN(5)), Owned: []plan.Tier{plan.Missing, plan.Host, plan.Disk}[rng.IntN(3)],
-		Alpha: rng.Float64(), Beta: rng.Float64(), FullLoad: 20 + 100*rng.Float64(),
+		Orders: schedule.Policy(rng.IntN(2) * rng.IntN(5)),
+		Owned:  []plan.Tier{plan.Missing, plan.Host, plan.Disk}[rng.IntN(3)],
+		Alpha:  rng.Float64(), Beta: rng.Float64(), FullLoad: 20 + 100*rng.Float64(),
 		MissKV: 10 * rng.Float64(), MissEMB: 10 * rng.Float64(), MissLoad: 10 * rng.Float64(),
 	}
 	c.PeerUsers, c.PeerItems = rng.IntN(4) > 0, rng.IntN(4) > 0
-	c.Blend = schedule.Blending{Layers: 28, First: rng.IntN(3), Budget: rng.Float64(), Guess: schedule.Transfer{Token: .01}}
+	c.Blend = schedule.Blending{Layers: 28, First: rng.IntN(3), Budget: rng.Float64(),
+		Guess: schedule.Transfer{Token: .01}}
 	classes := 1 + rng.IntN(2)
 	for range nodes {
 		n := Node{RTT: rng.Float64(), Staging: .01 * rng.Float64(), EMBMiss: rng.Float64(), Engines: 1 + rng.IntN(2)}
 		n.Class = uint8(rng.IntN(classes))
-		n.Costs = schedule.DefaultCosts(schedule.PrefillModel{Fixed: rng.Float64(), Row: .02 * rng.Float64(), Key: 1e-5 * rng.Float64()})
+		n.Costs = schedule.DefaultCosts(schedule.PrefillModel{
+			Fixed: rng.Float64(), Row: .02 * rng.Float64(), Key: 1e-5 * rng.Float64()})
 		for tier := plan.Host; tier < plan.NumTiers; tier++ {
 			n.Costs.Transfer[tier] = schedule.Transfer{Entry: .1 * rng.Float64(), Token: .02 * rng.Float64()}
 		}
@@ -67,7 +70,8 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 	}
 	p := &plain{
 		lost: make([]bool, nodes), known: make([]bool, nodes), books: make([]map[uint64]residency.Entry, nodes),
-		beats: make([]Heartbeat, nodes), sends: make([][]sent, nodes), reports: make([][]report, nodes), last: map[uint64]int{}, rng: rng,
+		beats: make([]Heartbeat, nodes), sends: make([][]sent, nodes), reports: make([][]report, nodes),
+		last: map[uint64]int{}, rng: rng,
 		random: rand.New(rand.NewPCG(seed, 0x726f757465)), history: make([]int32, 400), other: make([]int32, 400),
 	}
 	for i := range p.history {
@@ -158,8 +162,9 @@ func (p *plain) beat(r *Router, n int, at time.Duration) {
 func (p *plain) ask() *Request {
 	q := &Request{User: userHash(p.rng.IntN(plainUsers)), Tokens: p.history[:1+p.rng.IntN(len(p.history))]}
 	q.Prompt = schedule.Request{
-		Preamble: int32(p.rng.IntN(20)), LeadIn: int32(p.rng.IntN(5)), SharedCached: p.rng.IntN(2) == 0, Question: int32(1 + p.rng.IntN(20)),
-		PerItem: p.rng.IntN(3) == 0, User: int32(len(q.Tokens)), Returns: p.rng.Float64(), ReturnsKnown: true,
+		Preamble: int32(p.rng.IntN(20)), LeadIn: int32(p.rng.IntN(5)), SharedCached: p.rng.IntN(2) == 0,
+		Question: int32(1 + p.rng.IntN(20)),
+		PerItem:  p.rng.IntN(3) == 0, User: int32(len(q.Tokens)), Returns: p.rng.Float64(), ReturnsKnown: true,
 	}
 	q.Blend, q.Prototypes = Blend(max(0, p.rng.IntN(5)-2)), int32(p.rng.IntN(300))
 	for range p.rng.IntN(40) {
@@ -190,7 +195,8 @@ func (p *plain) held(n int, item int32) plan.Tier {
 // prefix returns a node's copy of a user, as far as it is one.
 func (p *plain) prefix(n int, q *Request) residency.Entry {
 	e := p.books[n][q.User]
-	if !p.known[n] || e.Tokens > int32(len(q.Tokens)) || e.Tokens > 0 && residency.Digest(q.Tokens[:e.Tokens]) != e.Digest {
+	if !p.known[n] || e.Tokens > int32(len(q.Tokens)) ||
+		e.Tokens > 0 && residency.Digest(q.Tokens[:e.Tokens]) != e.Digest {
 		return residency.Entry{}
 	}
 	return e
@@ -211,7 +217,9 @@ func (p *plain) input(n int, q *Request, now time.Duration) schedule.Request {
 	in.UserCached = [plan.NumTiers]int32{}
 	own := p.prefix(n, q)
 	in.UserCached[own.Tier] = own.Tokens
-	mates := slices.DeleteFunc(p.up(), func(m int) bool { return m == n || p.config.Nodes[m].Class != p.config.Nodes[n].Class })
+	mates := slices.DeleteFunc(p.up(), func(m int) bool {
+		return m == n || p.config.Nodes[m].Class != p.config.Nodes[n].Class
+	})
 	for _, m := range mates {
 		if !p.config.PeerUsers {
 			break
@@ -221,7 +229,8 @@ func (p *plain) input(n int, q *Request, now time.Duration) schedule.Request {
 	in.ItemTier = nil
 	for _, item := range q.Items {
 		tier := p.held(n, item)
-		if tier == plan.Missing && p.config.PeerItems && slices.ContainsFunc(mates, func(m int) bool { return p.held(m, item) != plan.Missing }) {
+		if tier == plan.Missing && p.config.PeerItems &&
+			slices.ContainsFunc(mates, func(m int) bool { return p.held(m, item) != plan.Missing }) {
 			tier = plan.Peer
 		}
 		in.ItemTier = append(in.ItemTier, tier)
@@ -231,8 +240,8 @@ func (p *plain) input(n int, q *Request, now time.Duration) schedule.Request {
 }
 
 // queue replays what a node has to do since its heartbeat.
-// queue returns the work that a request finds: what the router knows of, and what others sent since the last report, at the
-// mean rate at which they did.
+// queue returns the work that a request finds: what the router knows of, and what others sent since the last report, at
+// the mean rate at which they did.
 func (p *plain) queue(n int, now time.Duration) float64 {
 	now += duration(p.config.Nodes[n].RTT / 2)
 	last := p.beats[n].At
@@ -324,7 +333,8 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 	}
 	blended := int(user) + int(reuse*(1-p.config.Blend.Budget))
 	staging = node.Staging * float64(blended)
-	return priced{in.Queue + own + staging + wait + node.RTT, math.Max(own+staging, misses) / float64(node.Engines), blended}
+	return priced{in.Queue + own + staging + wait + node.RTT, math.Max(own+staging, misses) / float64(node.Engines),
+		blended}
 }
 
 // argmax returns the node with the highest score. The first one from turn on wins ties.

@@ -22,9 +22,9 @@ const mostBehind = 8
 // predicted picks the node with the least predicted milliseconds among a few candidates. The user's home wins ties:
 // users stay where they are without a table of sessions.
 //
-// The work that a request brings is waited for by those behind it, so it has a price too: in the mean queue of the fleet there
-// are so many requests, counted in the least work that this one can bring. Without that price, requests that find the nodes
-// with their KV busy go to idle ones and compute everything there, until all nodes are busy.
+// The work that a request brings is waited for by those behind it, so it has a price too: in the mean queue of the
+// fleet there are so many requests, counted in the least work that this one can bring. Without that price, requests
+// that find the nodes with their KV busy go to idle ones and compute everything there, until all nodes are busy.
 func (r *Router) predicted(q *Request, now time.Duration) (node, count int) {
 	var list [1 + mostHolders + mostCover + mostIdle]int
 	var prices [len(list)]priced

@@ -31,8 +31,9 @@ func (r *Router) price(node int, q *Request) priced {
 	if len(q.Shards) > 0 {
 		rows = n.EMBMiss * float64(r.missing(node, q.Shards)) * uncached(&in)
 	}
-	// Rows are read before the request is queued, while others compute: links and engines are busy at the same time, and the backlog is
-	// that of the busier ones. Rows take their part of all links behind it, and are not there before one link has read them.
+	// Rows are read before the request is queued, while others compute: links and engines are busy at the same time, and
+	// the backlog is that of the busier ones. Rows take their part of all links behind it, and are not there before one
+	// link has read them.
 	p.ms += max(rows/float64(n.Engines), rows-in.Queue) + staging + n.RTT
 	p.own = max(p.own+staging, rows) / float64(n.Engines)
 	return p

@@ -1,14 +1,16 @@
 // Package route picks the node that answers a request.
 //
 // A Router is one router's view of a fleet: the heartbeats of the nodes, the requests that it sent since, the placement
-// map, and an index of what nodes hold, which their feeds keep up to date. The nodes own the truth, and the view is late.
+// map, and an index of what nodes hold, which their feeds keep up to date. The nodes own the truth, and the view is
+// late.
 //
 // The package is pure: no goroutine, no lock, no I/O, no clock. Times are arguments, durations since an epoch that the
-// caller chose. The same calls give the same choices, so the server and the simulator use the same code. A Router is not
-// safe for concurrent use. Nothing allocates after New, except for a request with more candidates than any before.
+// caller chose. The same calls give the same choices, so the server and the simulator use the same code. A Router is
+// not safe for concurrent use. Nothing allocates after New, except for a request with more candidates than any before.
 //
-// A node is up from its first heartbeat until Lost, or until no heartbeat came for Config.Silence. A node that is not up
-// is picked only when no node is. The index says nothing about a node whose feed has a gap, until a snapshot was taken.
+// A node is up from its first heartbeat until Lost, or until no heartbeat came for Config.Silence. A node that is not
+// up is picked only when no node is. The index says nothing about a node whose feed has a gap, until a snapshot was
+// taken.
 //
 // Predicted compares nodes by
 //
@@ -16,9 +18,9 @@
 //
 // and by the work that the request brings, once for each of those that wait for it in a mean queue of the fleet.
 // schedule.Decide chooses, with the tiers as node n sees them, what is fetched and what is computed, as the node
-// itself will. The backlog is that of the node's last report, with this router's requests since then and with what other
-// routers usually send in that time. At most ten nodes are priced. The other policies are those of RcLLM (RCL-4) and HLEM
-// (HLM-5, HLM-6), and baselines.
+// itself will. The backlog is that of the node's last report, with this router's requests since then and with what
+// other routers usually send in that time. At most ten nodes are priced. The other policies are those of RcLLM (RCL-4)
+// and HLEM (HLM-5, HLM-6), and baselines.
 package route
 
 import (
@@ -65,7 +67,8 @@ func New(c Config) (*Router, error) {
 	}
 	r := &Router{
 		config: c, words: (n + 63) / 64, members: make([]member, n), shardWords: (c.Shards + 63) / 64,
-		classes: classes, weights: newWeights(&c), last: make(lastNodes, c.Users+1), random: rand.New(rand.NewPCG(c.Seed, 0x726f757465)),
+		classes: classes, weights: newWeights(&c), last: make(lastNodes, c.Users+1),
+		random: rand.New(rand.NewPCG(c.Seed, 0x726f757465)),
 	}
 	r.turn = r.random.IntN(n) // so that routers do not take turns in step
 	r.view = view{
@@ -107,8 +110,8 @@ func (r *Router) SetNode(node int, n Node) error {
 	return nil
 }
 
-// Rest says whether a node rests: others can fetch its KV, but it gets no requests. A node that is drained does, and one
-// that only holds KV.
+// Rest says whether a node rests: others can fetch its KV, but it gets no requests. A node that is drained does, and
+// one that only holds KV.
 func (r *Router) Rest(node int, rests bool) { r.resting[node] = rests }
 
 // Rests reports whether a node rests.
@@ -134,16 +137,16 @@ func (r *Router) Heard(node int, h *Heartbeat, now time.Duration) {
 	}
 }
 
-// Told takes the backlog that a node reports with an answer, as of the time at. Where there are many requests, answers are
-// newer than heartbeats.
+// Told takes the backlog that a node reports with an answer, as of the time at. Where there are many requests, answers
+// are newer than heartbeats.
 func (r *Router) Told(node int, at, backlog time.Duration) {
 	if m := &r.members[node]; m.heard {
 		m.tell(at, backlog)
 	}
 }
 
-// Apply takes events of a node's feed, in order. It reports whether the node's part of the index is known. If it is not,
-// the caller asks the node for a snapshot.
+// Apply takes events of a node's feed, in order. It reports whether the node's part of the index is known. If it is
+// not, the caller asks the node for a snapshot.
 func (r *Router) Apply(node int, boot uint64, events []residency.Event) (known bool) {
 	return r.index.Apply(node, boot, events)
 }

@@ -150,7 +150,8 @@ func TestNothingIsAllocated(t *testing.T) {
 			r.Answered(c.Node, c.Ms, 30+float64(seq%7), now)
 			r.Heard(c.Node, h, now)
 			for i := range events {
-				events[i].Seq, events[i].Entry = seq, residency.Entry{Kind: plan.User + plan.Kind(i), Tier: plan.Tier(seq / 2 % 4), Tokens: 3}
+				events[i].Seq, events[i].Entry = seq, residency.Entry{
+					Kind: plan.User + plan.Kind(i), Tier: plan.Tier(seq / 2 % 4), Tokens: 3}
 				seq++
 			}
 			if !r.Apply(0, 9, events) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Held jobs come back: not before their time or Resume, never later than the next step after it, and none is lost, returned twice
-// or kept beyond its deadline.
+// Held jobs come back: not before their time or Resume, never later than the next step after it, and none is lost,
+// returned twice or kept beyond its deadline.
 func TestHeldJobsComeBack(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 21))
@@ -48,7 +48,8 @@ func TestHeldJobsComeBack(t *testing.T) {
 			now += time.Duration(rng.Int64N(int64(10 * time.Millisecond)))
 			switch rng.IntN(5) {
 			case 0, 1:
-				if b.Add(Job{ID: next, Rows: 1 + rng.IntN(400), Arrival: now, Deadline: now + time.Duration(rng.Int64N(int64(time.Second)))}) {
+				if b.Add(Job{ID: next, Rows: 1 + rng.IntN(400), Arrival: now,
+					Deadline: now + time.Duration(rng.Int64N(int64(time.Second)))}) {
 					held[next] = 0
 					left++
 				}

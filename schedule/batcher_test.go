@@ -31,7 +31,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if rng.IntN(2) == 0 {
 		c.MaxRows = 500 + rng.IntN(5000)
 	}
-	m := PrefillModel{Fixed: 5 * rng.Float64(), Row: .02 * rng.Float64(), Key: 1e-6 * rng.Float64(), Request: .1 * rng.Float64()}
+	m := PrefillModel{Fixed: 5 * rng.Float64(), Row: .02 * rng.Float64(), Key: 1e-6 * rng.Float64(),
+		Request: .1 * rng.Float64()}
 	if rng.IntN(2) == 0 {
 		m.Square = 1e-6 * rng.Float64()
 	}
@@ -162,7 +163,8 @@ func (w *world) checkBatch(now time.Duration, batch []Job, sum load, took time.D
 		return
 	}
 	if took > w.queue.Target() || w.config.MaxRows > 0 && sum.rows > w.config.MaxRows {
-		w.fatal("a batch of %d takes %v of %v and %d of %d rows", len(batch), took, w.queue.Target(), sum.rows, w.config.MaxRows)
+		w.fatal("a batch of %d takes %v of %v and %d of %d rows", len(batch), took, w.queue.Target(), sum.rows,
+			w.config.MaxRows)
 	}
 	for _, j := range batch {
 		if w.isHuge(j) {
@@ -186,7 +188,8 @@ func (w *world) checkFairness(now time.Duration, first Job, took time.Duration) 
 	}
 	if w.isHuge(first) {
 		if small.requests > 0 && w.passed < took && now+took+w.queue.predict(small) > deadline {
-			w.fatal("at %v a huge request of %v passes small ones due at %v after %v of their batches", now, took, deadline, w.passed)
+			w.fatal("at %v a huge request of %v passes small ones due at %v after %v of their batches", now, took, deadline,
+				w.passed)
 		}
 		w.passed = 0
 		return

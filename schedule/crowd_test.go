@@ -5,9 +5,11 @@ import (
 	"time"
 )
 
-// While others use the device, predictions are at least doubled. What was learned stays, and another Admission takes it over.
+// While others use the device, predictions are at least doubled. What was learned stays, and another Admission takes it
+// over.
 func TestACrowdDoublesPredictions(t *testing.T) {
-	b, err := NewBatcher(DefaultBatcher(10, time.Second), PrefillModel{Row: 1, Quality: Quality{Largest: Sample{Rows: 100, Requests: 1}}})
+	b, err := NewBatcher(DefaultBatcher(10, time.Second),
+		PrefillModel{Row: 1, Quality: Quality{Largest: Sample{Rows: 100, Requests: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +21,8 @@ func TestACrowdDoublesPredictions(t *testing.T) {
 	check := func(a *Admission, margin, factor float64) {
 		t.Helper()
 		m, answer := a.Slack()
-		if f := a.Node(time.Second).Factor; m < margin-1e-9 || m > margin+1e-9 || f != factor || answer != 10*time.Millisecond {
+		if f := a.Node(time.Second).Factor; m < margin-1e-9 || m > margin+1e-9 || f != factor ||
+			answer != 10*time.Millisecond {
 			t.Errorf("margin %v, factor %v, %v for an answer; want %v, %v and 10 ms", m, f, answer, margin, factor)
 		}
 	}

@@ -70,7 +70,8 @@ const (
 	NumReasons
 )
 
-var reasonNames = [NumReasons]string{"fixed", "user-long", "user-short", "user-hot", "user-cold", "cheaper", "invest", "deadline", "only"}
+var reasonNames = [NumReasons]string{"fixed", "user-long", "user-short", "user-hot", "user-cold", "cheaper", "invest",
+	"deadline", "only"}
 
 func (r Reason) String() string { return reasonNames[r] }
 
@@ -94,8 +95,8 @@ func (d *Decision) Chosen() *Option {
 // Decide chooses the prefix order of a request.
 //
 // All policies but Predicted load everything cached that their order can use; None loads nothing. BAT is the rule as
-// printed: user-first iff τ_u ≥ τ_i and f_u > min f_p. The paper leaves open the case that nothing would be displaced
-// (Request.UserRoom). The minimum is -∞ then.
+// printed: user-first iff τ_u ≥ τ_i and f_u > min f_p. The paper leaves open the case that nothing would be
+// displaced (Request.UserRoom). The minimum is -∞ then.
 //
 // Predicted takes the order with the least milliseconds after subtracting the expected savings of later requests
 // (Option.Value). Values are at least 0, so the chosen order never costs more than the other one by more than its

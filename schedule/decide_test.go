@@ -31,7 +31,8 @@ func draw(rng *rand.Rand) (Request, Costs) {
 	if rng.IntN(3) == 0 {
 		in.Slack = 100 * rng.Float64()
 	}
-	c := DefaultCosts(PrefillModel{Fixed: 5 * rng.Float64(), Row: rng.Float64(), Square: .01 * rng.Float64(), Key: .01 * rng.Float64()})
+	c := DefaultCosts(PrefillModel{Fixed: 5 * rng.Float64(), Row: rng.Float64(), Square: .01 * rng.Float64(),
+		Key: .01 * rng.Float64()})
 	for t := plan.Host; t < plan.NumTiers; t++ {
 		c.Transfer[t] = Transfer{Entry: rng.Float64(), Token: 1.5 * rng.Float64()}
 	}
@@ -179,9 +180,12 @@ func TestPredicted(t *testing.T) {
 			in.Frequency, in.Coldest = 2, 1
 		}, plan.ItemFirst, Cheaper},
 		{"unknown, but there is room", func(in *Request, _ *Costs) { in.UserRoom = true }, plan.UserFirst, Invest},
-		{"there is room, but little to gain", func(in *Request, _ *Costs) { in.UserRoom, in.User = true, 1200 }, plan.ItemFirst, Cheaper},
-		{"comes back twice, deadline near", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 2500 }, plan.ItemFirst, Deadline},
-		{"comes back twice, lost either way", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 1500 }, plan.UserFirst, Invest},
+		{"there is room, but little to gain", func(in *Request, _ *Costs) { in.UserRoom, in.User = true, 1200 },
+			plan.ItemFirst, Cheaper},
+		{"comes back twice, deadline near", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 2500 }, plan.ItemFirst,
+			Deadline},
+		{"comes back twice, lost either way", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 1500 },
+			plan.UserFirst, Invest},
 		{"short user, hot", func(in *Request, _ *Costs) { in.User, in.Frequency = 900, 50 }, plan.ItemFirst, Cheaper},
 		{"user on a slow disk", func(in *Request, c *Costs) {
 			in.UserCached[plan.Disk] = 2000
@@ -258,7 +262,8 @@ func TestPredictedNeverOverpays(t *testing.T) {
 		}
 		chosen := d.Chosen()
 		if chosen.Value < 0 || chosen.Ms > other.Ms+chosen.Value+1e-9 {
-			t.Fatalf("%v-first costs %v ms, saves %v later, the other costs %v: %+v", d.Order, chosen.Ms, chosen.Value, other.Ms, in)
+			t.Fatalf("%v-first costs %v ms, saves %v later, the other costs %v: %+v", d.Order, chosen.Ms, chosen.Value, other.Ms,
+				in)
 		}
 		if in.Slack > 0 && chosen.Ms > in.Slack && other.Ms <= in.Slack {
 			t.Fatalf("%v-first misses the deadline, the other would not: %+v", d.Order, in)
@@ -302,7 +307,8 @@ func TestNames(t *testing.T) {
 }
 
 func candidates(n int) Request {
-	in := Request{User: 2000, UserCached: [plan.NumTiers]int32{plan.Device: 640, plan.Host: 640}, Frequency: 2, Coldest: 1, Question: 20}
+	in := Request{User: 2000, UserCached: [plan.NumTiers]int32{plan.Device: 640, plan.Host: 640}, Frequency: 2, Coldest: 1,
+		Question: 20}
 	for i := range n {
 		in.Items = append(in.Items, int32(8+i%7))
 		in.ItemTier = append(in.ItemTier, plan.Tier(i%int(plan.NumTiers)))

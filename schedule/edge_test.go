@@ -257,7 +257,8 @@ func TestHoldingLeavesTimeForTheAnswer(t *testing.T) {
 		b.Add(Job{ID: 99, Rows: 10, Arrival: at, Deadline: at + 150*time.Millisecond})
 		batch, shed, wake := b.Step(at)
 		if want := at + 30*time.Millisecond - answer; len(batch)+len(shed) > 0 || wake != want { // two take 120 ms
-			t.Errorf("answers take %v: %d run, %d are shed, the next look is after %v, want %v", answer, len(batch), len(shed), wake-at, want-at)
+			t.Errorf("answers take %v: %d run, %d are shed, the next look is after %v, want %v", answer, len(batch), len(shed),
+				wake-at, want-at)
 		}
 	}
 }

@@ -39,7 +39,8 @@ func TestCachedTokensOfATier(t *testing.T) {
 	without.ItemTier = []plan.Tier{plan.Host, plan.Missing, plan.Missing}
 	without.UserCached[plan.Peer] = 0
 	alone := Decide(&without, &costs, Predicted)
-	for order, o := range map[plan.Order][2]*Option{plan.UserFirst: {&with.User, &alone.User}, plan.ItemFirst: {&with.Item, &alone.Item}} {
+	for order, o := range map[plan.Order][2]*Option{plan.UserFirst: {&with.User, &alone.User},
+		plan.ItemFirst: {&with.Item, &alone.Item}} {
 		rows, keys := in.Cached(order, plan.Peer)
 		if rows == 0 || o[0].Rows+rows != o[1].Rows || o[0].Keys+keys != o[1].Keys {
 			t.Errorf("%v: %d rows and %d keys of peers: %+v, and without %+v", order, rows, keys, o[0], o[1])

@@ -26,7 +26,8 @@ func Fit(samples []Sample) (PrefillModel, error) {
 			max(largest.Requests, s.Requests), max(largest.Ms, s.Ms)}
 	}
 	if len(samples) < numFeatures || len(rowCounts) < minRowCounts {
-		return PrefillModel{}, fmt.Errorf("schedule: fit prefill model: %d samples with %d different row counts, want %d with %d: %w",
+		return PrefillModel{}, fmt.Errorf("schedule: fit prefill model: %d samples with %d different row counts, want %d "+
+			"with %d: %w",
 			len(samples), len(rowCounts), numFeatures, minRowCounts, ErrDegenerate)
 	}
 	unit := largest.units()
@@ -44,13 +45,15 @@ func Fit(samples []Sample) (PrefillModel, error) {
 	}
 	m.setCoefficients(c)
 	if m.Row+m.Square+m.Key == 0 {
-		return PrefillModel{}, fmt.Errorf("schedule: fit prefill model: time does not grow with rows or keys: %w", ErrDegenerate)
+		return PrefillModel{}, fmt.Errorf("schedule: fit prefill model: time does not grow with rows or keys: %w",
+			ErrDegenerate)
 	}
 	m.Quality = m.quality(samples, largest)
 	return m, nil
 }
 
-// units returns the features of the largest sample, by which all features are divided so that sums stay well conditioned.
+// units returns the features of the largest sample, by which all features are divided so that sums stay well
+// conditioned.
 func (s *Sample) units() vector {
 	u := s.features()
 	for i := range u {

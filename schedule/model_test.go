@@ -120,7 +120,8 @@ func TestFitRejectsDegenerateSamples(t *testing.T) {
 		}
 	}
 	good := measure(rand.New(rand.NewPCG(1, 1)), &gpu, 20, 0)
-	for _, bad := range []Sample{{0, 1, 1, 1}, {1, -1, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}, {1, 1, 1, math.NaN()}, {1, 1, 1, math.Inf(1)}} {
+	for _, bad := range []Sample{{0, 1, 1, 1}, {1, -1, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}, {1, 1, 1, math.NaN()},
+		{1, 1, 1, math.Inf(1)}} {
 		if _, err := Fit(append(good[:19:19], bad)); err == nil {
 			t.Errorf("sample %+v was accepted", bad)
 		}

@@ -93,7 +93,8 @@ func (o *Option) shared(in *Request, n int, how loading) {
 	o.Keys += causal(0, n, 0)
 }
 
-// Cached returns how many tokens of a tier an order can load, and the keys that they would attend to if they were computed.
+// Cached returns how many tokens of a tier an order can load, and the keys that they would attend to if they were
+// computed.
 func (in *Request) Cached(order plan.Order, t plan.Tier) (rows, keys int) {
 	if order == plan.UserFirst {
 		from := 0

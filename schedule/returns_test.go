@@ -64,7 +64,8 @@ func TestReturnsLearnFromHits(t *testing.T) {
 		r.Evicted(user+1, now)
 	}
 	if after := r.Expect(0); after > before/5 {
-		t.Errorf("100 users were kept for %.2f returns each and evicted without a hit, still %.2f are expected", before, after)
+		t.Errorf("100 users were kept for %.2f returns each and evicted without a hit, still %.2f are expected", before,
+			after)
 	}
 	for user := range uint64(100) {
 		r.Kept(user+1, before)

@@ -97,8 +97,9 @@ func TestPredictedComputesLeast(t *testing.T) {
 			}
 			worlds := make([]cacheWorld, len(policyNames))
 			for p := range worlds {
-				worlds[p] = cacheWorld{policy: Policy(p), costs: cpu, cached: map[uint64]int32{}, room: load.cachedUsers * load.user,
-					f: newFrequency(t, residency.FrequencyConfig{Users: load.users, Window: 5 * time.Minute, HitDecay: 1. / 32})}
+				worlds[p] = cacheWorld{policy: Policy(p), costs: cpu, cached: map[uint64]int32{},
+					room: load.cachedUsers * load.user,
+					f:    newFrequency(t, residency.FrequencyConfig{Users: load.users, Window: 5 * time.Minute, HitDecay: 1. / 32})}
 			}
 			zipf := rand.NewZipf(rng, load.skew, 8, uint64(load.users-1))
 			now := time.Duration(0)

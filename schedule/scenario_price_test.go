@@ -113,7 +113,8 @@ func (s *scenario) price(c *scripttest.Command) bool {
 	case "pace":
 		s.pace, s.age = Pace{Token: float64(c.Duration("token"))}, c.Duration("age")
 	case "blend":
-		b := Blending{Layers: int(number("layers")), First: int(number("first")), Budget: number("budget"), Pace: s.pace, Now: s.age,
+		b := Blending{Layers: int(number("layers")), First: int(number("first")), Budget: number("budget"), Pace: s.pace,
+			Now:   s.age,
 			Guess: Transfer{Entry: .05, Token: .001}}
 		took, pays := b.Pays(&s.in, &s.model, &Option{Ms: ms("than"), Value: ms("value")})
 		fmt.Fprintf(&s.out, "%vms, pays %v\n", short(took), pays)
@@ -128,7 +129,8 @@ func (s *scenario) price(c *scripttest.Command) bool {
 		one, _ := s.pace.Expect(1)
 		fmt.Fprintf(&s.out, "%v per token\n", one)
 	case "near":
-		r := Reading{Left: c.Int("left", 0), Now: c.Int("now", 0), Begun: c.Text("begun", "yes") == "yes", Took: c.Duration("took")}
+		r := Reading{Left: c.Int("left", 0), Now: c.Int("now", 0),
+			Begun: c.Text("begun", "yes") == "yes", Took: c.Duration("took")}
 		near, again := s.pace.Near(&r, c.Duration("within"))
 		fmt.Fprintf(&s.out, "near %v", near)
 		if again > 0 {

@@ -46,10 +46,12 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 	ms := func(key string) float64 { return float64(c.Duration(key)) / float64(time.Millisecond) }
 	switch c.Name {
 	case "model":
-		s.model = PrefillModel{Fixed: ms("fixed"), Row: ms("row"), Key: ms("key"), Request: ms("request"), Square: c.Float("square", 0)}
+		s.model = PrefillModel{Fixed: ms("fixed"), Row: ms("row"), Key: ms("key"), Request: ms("request"),
+			Square: c.Float("square", 0)}
 	case "batcher":
 		cfg := DefaultBatcher(c.Int("capacity", 0), c.Duration("slo"))
-		cfg.MaxRows, cfg.Margin, cfg.Efficiency = c.Int("maxrows", 0), c.Float("margin", 0), c.Float("efficiency", cfg.Efficiency)
+		cfg.MaxRows, cfg.Margin, cfg.Efficiency = c.Int("maxrows", 0), c.Float("margin", 0),
+			c.Float("efficiency", cfg.Efficiency)
 		q, err := NewBatcher(cfg, s.model)
 		if err != nil {
 			c.Fatal(err)
@@ -57,7 +59,8 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 		s.queue, s.now, s.names = q, 0, map[uint64]string{}
 		fmt.Fprintf(&s.out, "target %v\n", q.Target())
 	case "add":
-		j := Job{ID: uint64(len(s.names)), Rows: c.Int("rows", 0), Keys: c.Int("keys", 0), Arrival: s.now, Deadline: c.Duration("deadline")}
+		j := Job{ID: uint64(len(s.names)), Rows: c.Int("rows", 0), Keys: c.Int("keys", 0), Arrival: s.now,
+			Deadline: c.Duration("deadline")}
 		if c.Has("at") {
 			j.Arrival = c.Duration("at")
 		}

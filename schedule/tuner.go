@@ -32,7 +32,8 @@ func NewTuner(m PrefillModel, memory int) (*Tuner, error) {
 	largest := m.Quality.Largest
 	reference := m.Predict(largest.Rows, largest.Keys, largest.Requests)
 	if memory < 1 || !(reference > 0) {
-		return nil, fmt.Errorf("schedule: tune prefill model: memory of %d batches, %v ms for its largest sample", memory, reference)
+		return nil, fmt.Errorf("schedule: tune prefill model: memory of %d batches, %v ms for its largest sample", memory,
+			reference)
 	}
 	t := &Tuner{model: m, unit: largest.units(), fade: math.Exp(-1 / float64(memory))}
 	weight := anchor / (reference * reference)

@@ -68,7 +68,8 @@ func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 // Missing items are worth, per expected use, the time to compute them.
 func TestMissingItemsAreWorthTheirComputation(t *testing.T) {
 	c := DefaultCosts(PrefillModel{Row: 2, Key: 0.5})
-	in := Request{Preamble: 3, LeadIn: 1, User: 10, Items: []int32{4, 2, 5}, ItemTier: []plan.Tier{plan.Missing, plan.Missing, plan.Host},
+	in := Request{Preamble: 3, LeadIn: 1, User: 10, Items: []int32{4, 2, 5},
+		ItemTier:      []plan.Tier{plan.Missing, plan.Missing, plan.Host},
 		ItemFrequency: []float32{0.5, 2, 9}}
 	d := Decide(&in, &c, Predicted)
 	perToken := 2 + 4*0.5
@@ -85,7 +86,8 @@ func TestDeadlineBeforeInvestment(t *testing.T) {
 		order  plan.Order
 		reason Reason
 	}{
-		{0, plan.UserFirst, Invest}, {4.99, plan.UserFirst, Invest}, {5, plan.ItemFirst, Deadline}, {9.99, plan.ItemFirst, Deadline},
+		{0, plan.UserFirst, Invest}, {4.99, plan.UserFirst, Invest}, {5, plan.ItemFirst, Deadline},
+		{9.99, plan.ItemFirst, Deadline},
 		{10, plan.UserFirst, Invest}, {20, plan.UserFirst, Invest},
 	} {
 		d := Decision{User: Option{Ms: 10, Value: 8}, Item: Option{Ms: 5}}

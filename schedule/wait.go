@@ -16,8 +16,9 @@ func PrefixWait(left time.Duration, deadline bool, queue, compute float64) time.
 	return max(spare/2, 1)
 }
 
-// FetchWait returns how long a request waits for KV that peers send, before it is queued. It is as long as the request would queue and
-// compute that KV itself, and at most PrefixWait. Without the KV computing takes alone milliseconds, and with it with.
+// FetchWait returns how long a request waits for KV that peers send, before it is queued. It is as long as the request
+// would queue and compute that KV itself, and at most PrefixWait. Without the KV computing takes alone milliseconds,
+// and with it with.
 func FetchWait(left time.Duration, deadline bool, queue, alone, with float64) time.Duration {
 	wait := time.Duration((queue + alone - with) * float64(time.Millisecond))
 	if most := PrefixWait(left, deadline, queue, alone); most > 0 {
@@ -26,12 +27,12 @@ func FetchWait(left time.Duration, deadline bool, queue, alone, with float64) ti
 	return max(wait, 0)
 }
 
-// leastSaved is the milliseconds that a fetch from peers has to save. Single round trips are longer than predicted by about as much, and
-// a fetch that is late costs its whole wait.
+// leastSaved is the milliseconds that a fetch from peers has to save. Single round trips are longer than predicted by
+// about as much, and a fetch that is late costs its whole wait.
 const leastSaved = 2
 
-// FetchPays reports whether a request asks peers, if that is predicted to take so many milliseconds and it would wait for as long as
-// FetchWait says.
+// FetchPays reports whether a request asks peers, if that is predicted to take so many milliseconds and it would wait
+// for as long as FetchWait says.
 func FetchPays(takes float64, wait time.Duration) bool {
 	return takes+leastSaved < float64(wait)/float64(time.Millisecond)
 }

@@ -10,7 +10,8 @@ func TestFetchPays(t *testing.T) {
 		takes float64
 		wait  time.Duration
 		want  bool
-	}{{1, 3 * time.Millisecond, false}, {1, 3100 * time.Microsecond, true}, {0, 0, false}, {50, 40 * time.Millisecond, false}} {
+	}{{1, 3 * time.Millisecond, false}, {1, 3100 * time.Microsecond, true}, {0, 0, false},
+		{50, 40 * time.Millisecond, false}} {
 		if got := FetchPays(c.takes, c.wait); got != c.want {
 			t.Errorf("a fetch of %v ms pays within %v: %v", c.takes, c.wait, got)
 		}

@@ -78,7 +78,8 @@ func (s *Service) IndexNow(model string) ([]ahead.Progress, error) {
 		if model != "" && s.models[model] == nil {
 			return nil, Errorf(NotFound, "model", "no model %s", Quoted(model))
 		}
-		return nil, Errorf(Unprocessable, "model", "keeps no items: it is a model of events, has no cache, or always puts the user first")
+		return nil, Errorf(Unprocessable, "model", "keeps no items: it is a model of events, has no cache, or always puts "+
+			"the user first")
 	}
 	return s.ahead.Progress(), nil
 }

@@ -63,11 +63,13 @@ func TestItemsAreIndexed(t *testing.T) {
 		for _, f := range families {
 			for _, m := range f.Metric {
 				if strings.HasPrefix(f.GetName(), "grebe_index_") && m.GetGauge().GetValue()+m.GetCounter().GetValue() > 0 {
-					fmt.Fprintln(&got, f.GetName(), m.Label[len(m.Label)-1].GetValue(), m.GetGauge().GetValue()+m.GetCounter().GetValue())
+					fmt.Fprintln(&got, f.GetName(), m.Label[len(m.Label)-1].GetValue(),
+						m.GetGauge().GetValue()+m.GetCounter().GetValue())
 				}
 			}
 		}
-		want := "grebe_index_items done 50\ngrebe_index_items_total m 50\ngrebe_index_state done 1\ngrebe_index_tokens_total m 150\n"
+		want := "grebe_index_items done 50\ngrebe_index_items_total m 50\ngrebe_index_state done " +
+			"1\ngrebe_index_tokens_total m 150\n"
 		if got.String() != want {
 			t.Errorf("metrics %s; want %s", got.String(), want)
 		}

@@ -19,7 +19,8 @@ func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 		return nil, nil
 	}
 	if req.Prefix != "blend" {
-		return nil, Errorf(InvalidArgument, "budget", "is for prefix blend alone: the request's prefix is %s", Quoted(cmp.Or(req.Prefix, "auto")))
+		return nil, Errorf(InvalidArgument, "budget", "is for prefix blend alone: the request's prefix is %s",
+			Quoted(cmp.Or(req.Prefix, "auto")))
 	}
 	var b blend.Budget
 	if c.model.Blend != nil {
@@ -41,7 +42,8 @@ func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 // prediction must be faster.
 func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
 	how := w.model.Blend
-	return how != nil && how.Auto && w.auto && !pointwise && w.lay == nil && w.model.Scoring.Kind == Identifier && visit.BlendPays(how)
+	return how != nil && how.Auto && w.auto && !pointwise && w.lay == nil && w.model.Scoring.Kind == Identifier &&
+		visit.BlendPays(how)
 }
 
 // runBlended ranks with an ordinary prompt that reuses KV of other prompts for some tokens. visit was begun by the
@@ -104,7 +106,8 @@ func (r *ranking) blended(job *engine.Job, visit *reuse.Blended, explain bool) {
 				if visit != nil {
 					n, source = visit.Part(r.result, i, at)
 				}
-				r.parts = append(r.parts, &grebev1.Part{Kind: plan.Item.String(), Tokens: int32(end - at), Cached: int32(n), Source: source})
+				r.parts = append(r.parts, &grebev1.Part{Kind: plan.Item.String(), Tokens: int32(end - at), Cached: int32(n),
+					Source: source})
 			}
 			continue
 		}

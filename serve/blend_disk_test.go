@@ -55,7 +55,8 @@ func perRow(t *testing.T, ms float64) schedule.PrefillModel {
 	t.Helper()
 	var samples []schedule.Sample
 	for i := 1; i < 40; i++ {
-		samples = append(samples, schedule.Sample{Rows: 5 * i, Keys: 5 * i * (1 + i%7), Requests: 1 + i%4, Ms: ms * float64(1+5*i)})
+		samples = append(samples, schedule.Sample{Rows: 5 * i, Keys: 5 * i * (1 + i%7), Requests: 1 + i%4,
+			Ms: ms * float64(1+5*i)})
 	}
 	m, err := schedule.Fit(samples)
 	must(t, err)
@@ -64,7 +65,8 @@ func perRow(t *testing.T, ms float64) schedule.PrefillModel {
 
 // newDiskWorld has memory for so many tokens above a disk with a gate. queue opens a server whose requests go through
 // another queue to the same engines.
-func newDiskWorld(t *testing.T, where farMemory, seed uint64, tokens int) (w *cacheWorld, g *gate, queue func(dispatch.Options, ...dispatch.Engine) *Service) {
+func newDiskWorld(t *testing.T, where farMemory, seed uint64,
+	tokens int) (w *cacheWorld, g *gate, queue func(dispatch.Options, ...dispatch.Engine) *Service) {
 	t.Helper()
 	g = &gate{}
 	w = newCacheWorldOver(t, where, seed, false, func(m compute.Memory, s compute.Shape) (*pool.Pool, error) {
@@ -270,7 +272,8 @@ func TestBlendFromAFaultyDisk(t *testing.T) {
 							continue
 						}
 						u, by := got.Usage, got.Usage.BySource
-						if u.CachedTokens+u.ComputedTokens != u.PromptTokens || by.Device+by.Host+by.Disk+by.Prototype != u.CachedTokens || by.Recomputed > u.ComputedTokens {
+						if u.CachedTokens+u.ComputedTokens != u.PromptTokens ||
+							by.Device+by.Host+by.Disk+by.Prototype != u.CachedTokens || by.Recomputed > u.ComputedTokens {
 							t.Errorf("request %d: the account does not add up: %v", i, u)
 						}
 						checkParts(t, i, got)
@@ -288,7 +291,8 @@ func TestBlendFromAFaultyDisk(t *testing.T) {
 			}
 			wg.Wait()
 			if disk.Load() == 0 || near.Load() == 0 || left.Load() == 0 {
-				t.Errorf("%d tokens came from disk, %d scores are near, %d requests were left: nothing was tried", disk.Load(), near.Load(), left.Load())
+				t.Errorf("%d tokens came from disk, %d scores are near, %d requests were left: nothing was tried", disk.Load(),
+					near.Load(), left.Load())
 			}
 		})
 	}
@@ -323,7 +327,8 @@ func TestAPanicPinsNothing(t *testing.T) {
 			_, _ = s.Rank(t.Context(), req)
 		}()
 	}
-	score := &grebev1.ScoreRequest{Query: &grebev1.Input{Tokens: w.tokens(40)}, Items: []*grebev1.Input{{Tokens: w.tokens(5)}}, LabelTokenIds: []int32{3, 4}, ApplySoftmax: true}
+	score := &grebev1.ScoreRequest{Query: &grebev1.Input{Tokens: w.tokens(40)},
+		Items: []*grebev1.Input{{Tokens: w.tokens(5)}}, LabelTokenIds: []int32{3, 4}, ApplySoftmax: true}
 	_, err = w.cached.Score(t.Context(), score)
 	must(t, err)
 	func() {

@@ -128,9 +128,12 @@ func TestBlendRefusals(t *testing.T) {
 		req  *grebev1.RankRequest
 		want string
 	}{
-		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{Items: new(1.5)} }), "items: 1.5 is not between 0 and 1"},
-		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{History: new(math.NaN())} }), "history: NaN"},
-		{w.cached, blended(func(r *grebev1.RankRequest) { r.Prefix, r.Budget = "user", &grebev1.Budget{} }), "is for prefix blend"},
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{Items: new(1.5)} }),
+			"items: 1.5 is not between 0 and 1"},
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{History: new(math.NaN())} }),
+			"history: NaN"},
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Prefix, r.Budget = "user", &grebev1.Budget{} }),
+			"is for prefix blend"},
 		{point.cached, point.request("blend"), "scores item by item"},
 	} {
 		if _, err := c.s.Rank(context.Background(), c.req); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -162,7 +165,8 @@ func TestBlendMakesBlocks(t *testing.T) {
 	}
 	u := last.Usage
 	if by := u.BySource; by.Recomputed == 0 || u.CachedTokens < u.ItemTokens/2+u.UserTokens {
-		t.Errorf("the third request reused %d tokens, %d of items and %d of the user: %v", u.CachedTokens, u.ItemTokens, u.UserTokens, by)
+		t.Errorf("the third request reused %d tokens, %d of items and %d of the user: %v", u.CachedTokens, u.ItemTokens,
+			u.UserTokens, by)
 	}
 }
 

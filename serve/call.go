@@ -51,7 +51,8 @@ func (s *Service) begin(op, model string, deadline int32) (_ *call, err error) {
 		c.deadline = time.Duration(deadline) * time.Millisecond
 	}
 	if c.deadline < 0 || c.deadline > times.longest {
-		return nil, Errorf(InvalidArgument, "deadline_ms", "%d is not between 1 and %d", deadline, times.longest.Milliseconds())
+		return nil, Errorf(InvalidArgument, "deadline_ms", "%d is not between 1 and %d", deadline,
+			times.longest.Milliseconds())
 	}
 	return c, nil
 }
@@ -126,7 +127,8 @@ func (s *Service) do(ctx context.Context, c *call, job *engine.Job) (*engine.Res
 		if job.Blend != nil || !job.Reuses() {
 			return nil, s.explain(c, err)
 		}
-		s.log.Warn("answers from cached KV are not finite: all of it is computed", "op", c.op, "model", c.model.Name, "error", err)
+		s.log.Warn("answers from cached KV are not finite: all of it is computed", "op", c.op, "model", c.model.Name,
+			"error", err)
 		job.Segments, job.Once = nil, false
 		if res, err = c.model.Runner.Do(ctx, job); err != nil {
 			return nil, s.explain(c, err)
@@ -157,7 +159,8 @@ func releaseKept(res *engine.Result) {
 func (s *Service) explain(c *call, err error) error {
 	e := AsError(err)
 	if errors.Is(err, dispatch.ErrShed) {
-		return Errorf(Exhausted, "", "the request is predicted to miss its deadline of %d ms: ask again later, or with a longer deadline_ms",
+		return Errorf(Exhausted, "", "the request is predicted to miss its deadline of %d ms: ask again later, or with a "+
+			"longer deadline_ms",
 			c.deadline.Milliseconds())
 	}
 	if e.code == Internal {
@@ -328,7 +331,8 @@ func (c *call) checkInput(field path, text *string, tokens []int32) error {
 func (c *call) checkTokens(field path, inside string, tokens []int32) error {
 	for i, id := range tokens {
 		if id < 0 || int(id) >= c.model.Vocab {
-			return Errorf(InvalidArgument, fmt.Sprintf("%s%s[%d]", field, inside, i), "%d is outside the vocabulary of %d", id, c.model.Vocab)
+			return Errorf(InvalidArgument, fmt.Sprintf("%s%s[%d]", field, inside, i), "%d is outside the vocabulary of %d", id,
+				c.model.Vocab)
 		}
 	}
 	return nil
@@ -410,7 +414,8 @@ func Arrived(ctx context.Context, at time.Time) context.Context {
 
 // entered takes a place in the queue of the engines and calls answer. It refuses a request that is predicted to miss
 // its deadline, before texts are looked up and tokenised.
-func entered[R any](ctx context.Context, c *call, kind dispatch.Kind, size int, answer func(context.Context) (R, error)) (R, error) {
+func entered[R any](ctx context.Context, c *call, kind dispatch.Kind, size int,
+	answer func(context.Context) (R, error)) (R, error) {
 	if at, ok := ctx.Value(arrivedKey{}).(time.Time); ok {
 		c.start = at
 	}

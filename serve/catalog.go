@@ -103,14 +103,16 @@ func (s *Service) forgotten(ctx context.Context, id string, left error) error {
 }
 
 // AppendEvents appends events to a user. It creates an unknown user, because a new user's events may arrive first.
-func (s *Service) AppendEvents(ctx context.Context, id string, events []*grebev1.Event) (*grebev1.AppendEventsResponse, error) {
+func (s *Service) AppendEvents(ctx context.Context, id string,
+	events []*grebev1.Event) (*grebev1.AppendEventsResponse, error) {
 	u, created, dropped, err := s.people.AppendEventsWithin(ctx, id, events)
 	if err != nil {
 		return nil, s.catalogError(err)
 	}
 	resp := &grebev1.AppendEventsResponse{
-		Id: id, Created: created, Appended: int32(len(events) - u.Duplicates), Dropped: int32(dropped), Duplicates: int32(u.Duplicates),
-		Events: int32(len(u.Events)), History: int32(len(u.History)), Version: strconv.FormatUint(u.Version, 10),
+		Id: id, Created: created, Appended: int32(len(events) - u.Duplicates), Dropped: int32(dropped),
+		Duplicates: int32(u.Duplicates),
+		Events:     int32(len(u.Events)), History: int32(len(u.History)), Version: strconv.FormatUint(u.Version, 10),
 	}
 	for _, e := range events {
 		if !s.knows(e.Item) {

@@ -37,9 +37,10 @@ type Batch struct {
 	stopped error
 }
 
-// NewBatch begins a batch. A batch of items is part of the import from; for users and events from is nil. The batch calls place
-// to wait for a slot before each write.
-func (s *Service) NewBatch(ctx context.Context, from *Import, place func(context.Context) (release func(), err error)) *Batch {
+// NewBatch begins a batch. A batch of items is part of the import from; for users and events from is nil. The batch
+// calls place to wait for a slot before each write.
+func (s *Service) NewBatch(ctx context.Context, from *Import,
+	place func(context.Context) (release func(), err error)) *Batch {
 	return &Batch{s: s, ctx: ctx, from: from, place: place}
 }
 
@@ -98,7 +99,8 @@ func (b *Batch) end(failed error) (*grebev1.BatchResponse, error) {
 		}
 	}
 	if b.unknown > 0 {
-		b.resp.Warnings = append(b.resp.Warnings, fmt.Sprintf("%d events have items that the catalog does not have, such as %s; they count once it has them",
+		b.resp.Warnings = append(b.resp.Warnings, fmt.Sprintf(
+			"%d events have items that the catalog does not have, such as %s; they count once it has them",
 			b.unknown, strings.Join(b.examples, ", ")))
 	}
 	b.resp.Version = strconv.FormatUint(b.s.catalog.Stats().Version, 10)
@@ -112,7 +114,8 @@ func (b *Batch) Fail(line int64, err error) {
 		return
 	}
 	e := AsError(err)
-	b.resp.Errors = append(b.resp.Errors, &grebev1.LineError{Line: line, Code: e.Code(), Message: e.Error(), Field: e.field})
+	b.resp.Errors = append(b.resp.Errors, &grebev1.LineError{
+		Line: line, Code: e.Code(), Message: e.Error(), Field: e.field})
 }
 
 // flush applies the changes added so far. It fails if the catalog accepts no more writes.
@@ -138,8 +141,10 @@ func (b *Batch) flush() error {
 	for i, res := range results {
 		op := &b.ops[i]
 		switch {
-		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed), errors.Is(res.Err, catalog.ErrUnavailable),
-			errors.Is(res.Err, catalog.ErrUncertain), errors.Is(res.Err, catalog.ErrMember), errors.Is(res.Err, catalog.ErrUsers), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
+		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed),
+			errors.Is(res.Err, catalog.ErrUnavailable),
+			errors.Is(res.Err, catalog.ErrUncertain), errors.Is(res.Err, catalog.ErrMember),
+			errors.Is(res.Err, catalog.ErrUsers), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
 			return b.s.catalogError(res.Err)
 		case res.Err != nil:
 			b.Fail(b.lines[i], b.s.catalogError(res.Err))

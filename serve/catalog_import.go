@@ -57,7 +57,8 @@ func (im *Import) begin() error {
 
 // forecast returns a Forecast of the models' items.
 func (s *Service) forecast() *generate.Forecast {
-	return generate.NewForecast(func(id string) (*prompt.Item, bool) { return s.catalog.Item(id) }, s.cfg.Versions.Models()...)
+	return generate.NewForecast(func(id string) (*prompt.Item, bool) { return s.catalog.Item(id) },
+		s.cfg.Versions.Models()...)
 }
 
 func (im *Import) name() string {

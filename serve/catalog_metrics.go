@@ -20,7 +20,8 @@ func newSnapshotMetrics(models []*slot, keeper *generate.Keeper) *snapshotMetric
 		prometheus.NewDesc("grebe_catalog_version_age_seconds",
 			"Age of the catalog's version that items are generated of; of the oldest, where models differ.", nil, nil),
 		prometheus.NewDesc("grebe_catalog_versions", "Versions of the catalog that can be activated.", nil, nil),
-		prometheus.NewDesc("grebe_catalog_damaged_total", "Files of the catalog's versions that were found torn or damaged.", nil, nil)}
+		prometheus.NewDesc("grebe_catalog_damaged_total", "Files of the catalog's versions that were found torn or damaged.",
+			nil, nil)}
 }
 
 // Describe implements prometheus.Collector.

@@ -18,9 +18,10 @@ func (s *Service) GetCatalog(context.Context, *grebev1.GetCatalogRequest) (*greb
 // Keeper returns the versions of the catalog; nil: no model generates items.
 func (s *Service) Keeper() *generate.Keeper { return s.cfg.Versions }
 
-// ActivateCatalog makes models generate the items of one version of the catalog, on all nodes of a cluster. Requests in flight keep
-// their version.
-func (s *Service) ActivateCatalog(ctx context.Context, req *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
+// ActivateCatalog makes models generate the items of one version of the catalog, on all nodes of a cluster. Requests in
+// flight keep their version.
+func (s *Service) ActivateCatalog(ctx context.Context,
+	req *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
 	if err := s.checkVersioned(req.Model); err != nil {
 		return nil, err
 	}
@@ -43,7 +44,8 @@ func (s *Service) ActivateCatalog(ctx context.Context, req *grebev1.ActivateCata
 }
 
 // RollbackCatalog activates the version before the one in use.
-func (s *Service) RollbackCatalog(ctx context.Context, req *grebev1.RollbackCatalogRequest) (*grebev1.CatalogResponse, error) {
+func (s *Service) RollbackCatalog(ctx context.Context,
+	req *grebev1.RollbackCatalogRequest) (*grebev1.CatalogResponse, error) {
 	if err := s.checkVersioned(req.Model); err != nil {
 		return nil, err
 	}
@@ -114,7 +116,8 @@ func (s *Service) describeCatalog() *grebev1.CatalogResponse {
 	}
 	for _, v := range versions {
 		resp.Versions = append(resp.Versions, &grebev1.CatalogVersion{
-			Version: v.Version, Digest: v.Digest, Items: int64(v.Items), AgeSeconds: time.Since(v.Created).Seconds(), Models: v.Models,
+			Version: v.Version, Digest: v.Digest, Items: int64(v.Items), AgeSeconds: time.Since(v.Created).Seconds(),
+			Models: v.Models,
 		})
 	}
 	return resp

@@ -16,7 +16,8 @@ import (
 	"grebe/serve/servetest"
 )
 
-// halved is an engine that computes a batch in 40 ms and 4 more for each job. Engines of one device slow each other down.
+// halved is an engine that computes a batch in 40 ms and 4 more for each job. Engines of one device slow each other
+// down.
 type halved struct {
 	servetest.Runner
 	computing *atomic.Int64 // engines of the device that compute
@@ -38,8 +39,8 @@ func (e *halved) Run(jobs []*engine.Job, out []engine.Outcome) {
 	}
 }
 
-// Checkpoints with queues of their own are checked and take over while requests take all of a device's time. A batch takes up
-// to twice as long then. Requests that would be late are refused: none waits in vain.
+// Checkpoints with queues of their own are checked and take over while requests take all of a device's time. A batch
+// takes up to twice as long then. Requests that would be late are refused: none waits in vain.
 func TestReloadsMakeNoRequestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var device atomic.Int64

@@ -11,8 +11,8 @@ import (
 	"grebe/prompt"
 )
 
-// Complete answers a request for completions, as the beam search of SGLang and FlashRec does: each choice is a path of the
-// catalog, best first. The prompt is the client's, without the model's preamble and instruction.
+// Complete answers a request for completions, as the beam search of SGLang and FlashRec does: each choice is a path of
+// the catalog, best first. The prompt is the client's, without the model's preamble and instruction.
 func (s *Service) Complete(ctx context.Context, req *wire.Completion) (*wire.Completed, error) {
 	created := time.Now().Unix()
 	name := s.generator(req.Model)
@@ -28,8 +28,9 @@ func (s *Service) Complete(ctx context.Context, req *wire.Completion) (*wire.Com
 	if err != nil {
 		return nil, err
 	}
-	ask := &grebev1.RecommendRequest{Model: sl.name, N: int32(n), BeamWidth: int32(req.BestOf), Temperature: req.Temperature,
-		Seed: req.Seed, DeadlineMs: req.DeadlineMs, WholePrompt: true, OnePerPath: true,
+	ask := &grebev1.RecommendRequest{Model: sl.name, N: int32(n), BeamWidth: int32(req.BestOf),
+		Temperature: req.Temperature,
+		Seed:        req.Seed, DeadlineMs: req.DeadlineMs, WholePrompt: true, OnePerPath: true,
 		User: &grebev1.User{Text: req.Prompt.Text, Tokens: req.Prompt.Tokens}}
 	resp, err := s.Recommend(ctx, ask)
 	if err != nil {
@@ -46,7 +47,8 @@ func (s *Service) Complete(ctx context.Context, req *wire.Completion) (*wire.Com
 	return out, nil
 }
 
-// generator returns the model for completions. If the client names none, it is the only model that recommends from a prompt.
+// generator returns the model for completions. If the client names none, it is the only model that recommends from a
+// prompt.
 func (s *Service) generator(name string) string {
 	if name = s.compatibleModel(name); name != "" {
 		return name

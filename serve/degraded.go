@@ -15,7 +15,8 @@ func (s *Service) Problems() []string {
 	}
 	if s.cfg.Users != nil {
 		if err := s.cfg.Users.Failing(); err != nil {
-			out = append(out, fmt.Sprintf("the store of users does not answer, requests that name a stored user get 503: %v", err))
+			out = append(out, fmt.Sprintf("the store of users does not answer, requests that name a stored user get 503: %v",
+				err))
 		}
 	}
 	if s.cfg.Versions != nil {
@@ -38,9 +39,12 @@ func (s *Service) Problems() []string {
 // degradedMetrics count problems.
 func (s *Service) degradedMetrics() []prometheus.Collector {
 	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "grebe_degraded", Help: "Problems with what the server keeps, which readiness lists."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "grebe_degraded", Help: "Problems with what the server keeps, " +
+			"which readiness lists."},
 			func() float64 { return float64(len(s.Problems())) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "grebe_catalog_refused_total", Help: "Requests to change the catalog that were refused since its disk failed."},
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "grebe_catalog_refused_total", Help: "Requests to change the catalog that were refused since its disk " +
+				"failed."},
 			func() float64 { return float64(s.refused.Load()) }),
 	}
 }

@@ -222,7 +222,8 @@ func (s *Service) runDrops() {
 				end = time.Now().Add(dropsAtEnd)
 			}
 			if !end.IsZero() && time.Now().After(end) {
-				s.log.Warn("KV of changed items was not removed before shutdown: it will be evicted", "items", s.drops.abandon(len(items)))
+				s.log.Warn("KV of changed items was not removed before shutdown: it will be evicted",
+					"items", s.drops.abandon(len(items)))
 				continue
 			}
 			_ = s.contained(func() error { s.removeItems(items); return nil })

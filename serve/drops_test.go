@@ -136,7 +136,8 @@ func TestWritersOfItemsWaitForRoom(t *testing.T) {
 		for w.drops.waiters() == 0 {
 			runtime.Gosched()
 		}
-		_, err := w.Rank(t.Context(), &grebev1.RankRequest{Model: "id", User: &grebev1.User{Id: "u1"}, Candidates: []*grebev1.Item{{Id: "i1"}}})
+		_, err := w.Rank(t.Context(), &grebev1.RankRequest{
+			Model: "id", User: &grebev1.User{Id: "u1"}, Candidates: []*grebev1.Item{{Id: "i1"}}})
 		must(t, err)
 		cancel()
 		if err := <-ended; codeOf(err) != Canceled {

@@ -18,22 +18,31 @@ type Code string
 // Codes of errors. Package server maps them to statuses of HTTP and gRPC. The comments are the text of
 // docs/reference/errors.md.
 const (
-	InvalidArgument  Code = "invalid_argument"       // the request is wrong as it stands: field says where, message says what to send
-	Unauthenticated  Code = "unauthenticated"        // the server wants an API key and the request has none that it knows
-	PermissionDenied Code = "permission_denied"      // the key lacks the role for this call, or a page of another site sent the request
-	NotFound         Code = "not_found"              // no such path, item, user, version or model
-	MethodNotAllowed Code = "method_not_allowed"     // the path exists and takes another method: see the header Allow
-	Conflict         Code = "conflict"               // the call contradicts another one under way, or what is there: read again, then retry
-	TooLarge         Code = "too_large"              // the body or a part of it is above a limit: see limits in the configuration
-	WrongMediaType   Code = "unsupported_media_type" // the body has a Content-Type or an encoding that the call does not take
-	Unprocessable    Code = "unprocessable"          // the request is well formed, but this model or catalog cannot do it
-	Exhausted        Code = "resource_exhausted"     // too much at once, over a key's limit, or predicted to miss its deadline: retry after Retry-After
-	RequestTimeout   Code = "request_timeout"        // the body came too slowly: send it again
-	Canceled         Code = "canceled"               // the client went away before the answer
-	Internal         Code = "internal"               // a fault of the server: its log has the request_id
-	Unavailable      Code = "unavailable"            // not ready, stopping, or what the call needs cannot be reached: retry
-	DeadlineExceeded Code = "deadline_exceeded"      // the deadline passed before the answer: ask for less, or allow more time with deadline_ms
-	NoNode           Code = "no_node"                // no node of the cluster can answer for this model: see grebe cluster status
+	// the request is wrong as it stands: field says where, message says what to send
+	InvalidArgument Code = "invalid_argument"
+	Unauthenticated Code = "unauthenticated" // the server wants an API key and the request has none that it knows
+	// the key lacks the role for this call, or a page of another site sent the request
+	PermissionDenied Code = "permission_denied"
+	NotFound         Code = "not_found"          // no such path, item, user, version or model
+	MethodNotAllowed Code = "method_not_allowed" // the path exists and takes another method: see the header Allow
+	// the call contradicts another one under way, or what is there: read again, then retry
+	Conflict Code = "conflict"
+	// the body or a part of it is above a limit: see limits in the configuration
+	TooLarge Code = "too_large"
+	// the body has a Content-Type or an encoding that the call does not take
+	WrongMediaType Code = "unsupported_media_type"
+	Unprocessable  Code = "unprocessable" // the request is well formed, but this model or catalog cannot do it
+	// too much at once, over a key's limit, or predicted to miss its deadline: retry after Retry-After
+	Exhausted      Code = "resource_exhausted"
+	RequestTimeout Code = "request_timeout" // the body came too slowly: send it again
+	Canceled       Code = "canceled"        // the client went away before the answer
+	Internal       Code = "internal"        // a fault of the server: its log has the request_id
+	// not ready, stopping, or what the call needs cannot be reached: retry
+	Unavailable Code = "unavailable"
+	// the deadline passed before the answer: ask for less, or allow more time with deadline_ms
+	DeadlineExceeded Code = "deadline_exceeded"
+	// no node of the cluster can answer for this model: see grebe cluster status
+	NoNode Code = "no_node"
 )
 
 // Error is an error that a client may see.

@@ -184,7 +184,8 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 	for i, c := range candidates {
 		row, ok := s.row(m, c.GetId(), c.Identifier)
 		if !ok {
-			return nil, nil, Errorf(Unprocessable, path{"candidates", i}.String(), "model %q does not know item %s", w.model.Name, Quoted(c.GetId()))
+			return nil, nil, Errorf(Unprocessable, path{"candidates", i}.String(), "model %q does not know item %s",
+				w.model.Name, Quoted(c.GetId()))
 		}
 		items[i], rows[i], w.items[i] = &prompt.Item{ID: c.GetId()}, row, []int32{m.Candidate(row)}
 	}
@@ -234,7 +235,8 @@ func (e *events) served(c *call, user string, h *history, r *ranking) {
 	if all := r.result.BatchTokens; all > 0 { // the time is the batch's: take the request's part
 		computing = time.Duration(float64(computing) * float64(r.result.Computed) / float64(all))
 	}
-	e.report(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing, Latency: time.Since(c.start)})
+	e.report(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing,
+		Latency: time.Since(c.start)})
 }
 
 // predict turns the states of candidates into scores.
@@ -268,7 +270,8 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	m := e.model
 	if !c.model.Recommends() {
-		return nil, Errorf(Unprocessable, "", "model %q cannot recommend: its checkpoint has no retrieval, or no %s", c.model.Name,
+		return nil, Errorf(Unprocessable, "", "model %q cannot recommend: its checkpoint has no retrieval, or no %s",
+			c.model.Name,
 			hstu.ItemsFile)
 	}
 	n := int(req.N)
@@ -284,7 +287,8 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		return nil, err
 	}
 	if field := ruled(req); field != "" {
-		return nil, Errorf(Unprocessable, field, "model %q reads events: it has no search for rules to take part in", c.model.Name)
+		return nil, Errorf(Unprocessable, field, "model %q reads events: it has no search for rules to take part in",
+			c.model.Name)
 	}
 	if cold, err := s.cold(c, req); err != nil {
 		return nil, err
@@ -326,7 +330,8 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	resp := &grebev1.RecommendResponse{
 		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: len(found) < n, CatalogVersion: version, Usage: usage(r),
 		TimingMs: &grebev1.Timing{
-			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute + time.Since(start)),
+			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch),
+			Compute: milliseconds(r.result.Compute + time.Since(start)),
 		},
 	}
 	if resp.Short {
@@ -337,7 +342,8 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 			h.note += "; "
 		}
 		h.note += fmt.Sprintf("%d items were left out: their scores are not finite", broken)
-		s.log.Warn("items have scores that are not finite: they are never recommended", "model", c.model.Name, "items", broken)
+		s.log.Warn("items have scores that are not finite: they are never recommended", "model", c.model.Name,
+			"items", broken)
 	}
 	resp.Usage.Note = noteOf(m, h)
 	for _, f := range found {

@@ -91,14 +91,16 @@ func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages 
 		store.Close()
 		must(t, memory.Close())
 	})
-	w.cached = serve(keeping, reuse.New(b, reuse.Options{Store: store, Pool: memory, Load: idle{}, Shape: shape, Policy: schedule.User}))
+	w.cached = serve(keeping, reuse.New(b, reuse.Options{
+		Store: store, Pool: memory, Load: idle{}, Shape: shape, Policy: schedule.User}))
 	return w
 }
 
 func (w *eventWorld) events(n int) []*grebev1.Event {
 	out := make([]*grebev1.Event, n)
 	for i := range out {
-		out[i] = &grebev1.Event{Item: fmt.Sprintf("i%d", w.rand.IntN(w.model.Items())), Time: int64(1_600_000_000 + i), Action: int32(w.rand.IntN(8))}
+		out[i] = &grebev1.Event{Item: fmt.Sprintf("i%d", w.rand.IntN(w.model.Items())), Time: int64(1_600_000_000 + i),
+			Action: int32(w.rand.IntN(8))}
 	}
 	return out
 }
@@ -114,7 +116,8 @@ func TestEventsReuseChangesNoScore(t *testing.T) {
 	}{{"f32", 4000, 0, false}, {"bf16", 700, 0, false}, {"bf16", 4000, 50, false}, {"bf16", 4000, 0, true}} {
 		t.Run(fmt.Sprintf("%s/%d tokens/window %d/far %v", c.dtype, c.pages, c.window, c.far), func(t *testing.T) {
 			dir := t.TempDir()
-			must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 48, Layers: 2, Heads: 2, HeadDim: 16, Items: 300, MaxSeqLen: 400, Window: c.window, Seed: 1}))
+			must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 48, Layers: 2, Heads: 2, HeadDim: 16, Items: 300, MaxSeqLen: 400,
+				Window: c.window, Seed: 1}))
 			dev, err := cpu.New(cpu.Options{Threads: 2})
 			must(t, err)
 			if c.far {
@@ -224,7 +227,8 @@ func TestEventsFixtures(t *testing.T) {
 			for i, c := range cases {
 				req := &grebev1.RankRequest{User: &grebev1.User{}, Prefix: c.Order}
 				for j, item := range c.Items {
-					req.User.Events = append(req.User.Events, &grebev1.Event{Item: fmt.Sprintf("i%d", item), Time: c.Times[j], Action: c.Actions[j]})
+					req.User.Events = append(req.User.Events, &grebev1.Event{
+						Item: fmt.Sprintf("i%d", item), Time: c.Times[j], Action: c.Actions[j]})
 				}
 				withFeatures(req.User, c.Features)
 				for _, item := range c.Candidates {
@@ -290,7 +294,8 @@ func TestEventsRefuses(t *testing.T) {
 			return err
 		},
 		"has no events of items": func() error {
-			_, err := s.Recommend(ctx, &grebev1.RecommendRequest{User: &grebev1.User{Events: []*grebev1.Event{{Item: "nobody"}}}})
+			_, err := s.Recommend(ctx, &grebev1.RecommendRequest{
+				User: &grebev1.User{Events: []*grebev1.Event{{Item: "nobody"}}}})
 			return err
 		},
 	} {
@@ -299,7 +304,8 @@ func TestEventsRefuses(t *testing.T) {
 		}
 	}
 	// Users without events, and with more events than fit, can be ranked for.
-	_, err := s.Rank(ctx, &grebev1.RankRequest{User: &grebev1.User{History: []string{}, Events: []*grebev1.Event{}}, Candidates: item})
+	_, err := s.Rank(ctx, &grebev1.RankRequest{User: &grebev1.User{History: []string{}, Events: []*grebev1.Event{}},
+		Candidates: item})
 	must(t, err)
 	resp, err := s.Rank(ctx, &grebev1.RankRequest{User: &grebev1.User{Events: w.events(61)}, Candidates: item})
 	must(t, err)
@@ -314,7 +320,8 @@ func TestEventsRankWithoutTasks(t *testing.T) {
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50,
 		Change: func(c *hstu.Config) { c.Tasks = nil }}))
 	w := newEventWorld(t, dir, "f32", 1000)
-	_, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Events: w.events(5)}, Candidates: []*grebev1.Item{{Id: "i1"}}})
+	_, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{
+		User: &grebev1.User{Events: w.events(5)}, Candidates: []*grebev1.Item{{Id: "i1"}}})
 	var e *Error
 	if !errors.As(err, &e) || e.code != Unprocessable || !strings.Contains(err.Error(), "has no tasks") {
 		t.Errorf("ranking without tasks: %v, want an unprocessable request", err)
@@ -329,19 +336,23 @@ func TestEventsFilterByAnAttributeThatNoItemHas(t *testing.T) {
 	w := newEventWorld(t, dir, "f32", 1000)
 	recommend := func(name, value string) (*grebev1.RecommendResponse, error) {
 		return w.cached.Recommend(t.Context(), &grebev1.RecommendRequest{
-			User: &grebev1.User{Events: w.events(5)}, N: 5, Filter: map[string]*grebev1.Condition{name: {Values: []string{value}}},
+			User: &grebev1.User{Events: w.events(5)}, N: 5,
+			Filter: map[string]*grebev1.Condition{name: {Values: []string{value}}},
 		})
 	}
 	var e *Error
-	if _, err := recommend("departmnt", "toys"); !errors.As(err, &e) || e.code != InvalidArgument || !strings.Contains(err.Error(), "no item has attributes") {
+	if _, err := recommend("departmnt", "toys"); !errors.As(err, &e) || e.code != InvalidArgument ||
+		!strings.Contains(err.Error(), "no item has attributes") {
 		t.Errorf("items without attributes: %v", err)
 	}
 	for i, department := range []string{"toys", "books", "toys"} {
-		_, err := w.catalog.PutItem(&grebev1.Item{Id: fmt.Sprint("i", i), Attributes: map[string]*grebev1.Values{"department": {Values: []string{department}}}})
+		_, err := w.catalog.PutItem(&grebev1.Item{Id: fmt.Sprint("i", i),
+			Attributes: map[string]*grebev1.Values{"department": {Values: []string{department}}}})
 		must(t, err)
 	}
 	_, err := recommend("departmnt", "toys")
-	if !errors.As(err, &e) || e.code != InvalidArgument || !strings.Contains(err.Error(), `filter.departmnt: no item has this attribute; items have "department"`) {
+	if !errors.As(err, &e) || e.code != InvalidArgument ||
+		!strings.Contains(err.Error(), `filter.departmnt: no item has this attribute; items have "department"`) {
 		t.Errorf("an attribute that no item has: %v", err)
 	}
 	resp, err := recommend("department", "toys")
@@ -445,7 +456,8 @@ func TestEventsKeepNothingOfAnOutage(t *testing.T) {
 	all := w.events(90)
 	rank := func(s *Service, n int) *grebev1.RankResponse {
 		t.Helper()
-		resp, err := s.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Id: "u", Events: all[:n]}, Candidates: []*grebev1.Item{{Id: "i3"}}})
+		resp, err := s.Rank(t.Context(), &grebev1.RankRequest{
+			User: &grebev1.User{Id: "u", Events: all[:n]}, Candidates: []*grebev1.Item{{Id: "i3"}}})
 		must(t, err)
 		return resp
 	}
@@ -458,7 +470,8 @@ func TestEventsKeepNothingOfAnOutage(t *testing.T) {
 		if int(got.Usage.CachedTokens) != step.cached {
 			t.Errorf("%+v: %d rows were cached", step, got.Usage.CachedTokens)
 		}
-		if len(got.Notes) > 0 != step.away || step.away != strings.Contains(string(wire.EncodeRank(got)), `"notes":["rows of`) {
+		if len(got.Notes) > 0 != step.away || step.away != strings.Contains(string(wire.EncodeRank(got)),
+			`"notes":["rows of`) {
 			t.Errorf("%+v: notes %q", step, got.Notes)
 		}
 		if want := rank(w.plain, step.events); !step.away && got.Results[0].Score != want.Results[0].Score {
@@ -490,7 +503,8 @@ func TestEventsOfTheCatalog(t *testing.T) {
 	second := rank(w.cached, &grebev1.User{Id: "u"})
 	want := rank(w.plain, &grebev1.User{Events: all})
 	if first.Usage.ComputedTokens != 102 || second.Usage.ComputedTokens != 32 || second.Usage.CachedTokens != 100 {
-		t.Errorf("computed %d rows, then %d with %d cached, want 102, 32 and 100", first.Usage.ComputedTokens, second.Usage.ComputedTokens, second.Usage.CachedTokens)
+		t.Errorf("computed %d rows, then %d with %d cached, want 102, 32 and 100", first.Usage.ComputedTokens,
+			second.Usage.ComputedTokens, second.Usage.CachedTokens)
 	}
 	for i := range want.Results {
 		if a, b := second.Results[i], want.Results[i]; a.Index != b.Index || a.Score != b.Score {
@@ -513,7 +527,8 @@ func TestFifteenThousandEvents(t *testing.T) {
 			t.Fatalf("the catalog dropped %d events", dropped)
 		}
 	}
-	req := &grebev1.RankRequest{User: &grebev1.User{Id: "u"}, Candidates: []*grebev1.Item{{Id: "i1"}, {Id: "i2"}, {Id: "i3"}}}
+	req := &grebev1.RankRequest{User: &grebev1.User{Id: "u"},
+		Candidates: []*grebev1.Item{{Id: "i1"}, {Id: "i2"}, {Id: "i3"}}}
 	first, err := w.cached.Rank(t.Context(), req)
 	must(t, err)
 	_, _, _, err = w.catalog.AppendEvents("u", all[15000:])
@@ -521,7 +536,8 @@ func TestFifteenThousandEvents(t *testing.T) {
 	second, err := w.cached.Rank(t.Context(), req)
 	must(t, err)
 	if first.Usage.ComputedTokens != 15003 || second.Usage.ComputedTokens != 23 || second.Usage.Note != "" {
-		t.Errorf("computed %d rows, then %d; note %q", first.Usage.ComputedTokens, second.Usage.ComputedTokens, second.Usage.Note)
+		t.Errorf("computed %d rows, then %d; note %q", first.Usage.ComputedTokens, second.Usage.ComputedTokens,
+			second.Usage.Note)
 	}
 	want, err := w.plain.Rank(t.Context(), req)
 	must(t, err)

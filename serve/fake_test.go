@@ -27,7 +27,8 @@ func fakes(t testing.TB) Config {
 	return Config{
 		Models: []Model{
 			{Name: "id", Runner: f, Prompt: b, Vocab: vocab, Positions: positions},
-			{Name: "pw", Runner: f, Prompt: b, Vocab: vocab, Positions: positions, Scoring: Scoring{Kind: Pointwise, Yes: servetest.Yes, No: servetest.No}},
+			{Name: "pw", Runner: f, Prompt: b, Vocab: vocab, Positions: positions,
+				Scoring: Scoring{Kind: Pointwise, Yes: servetest.Yes, No: servetest.No}},
 			{Name: "raw", Runner: f, Prompt: servetest.NewBuilder(t, nil), Vocab: vocab},
 		},
 		Catalog: servetest.NewCatalog(t),

@@ -18,9 +18,11 @@ type Fleet interface {
 	Answer(ctx context.Context, a *Asked, here func(context.Context) (proto.Message, error)) (proto.Message, error)
 	// Index returns the part of the catalog that this process computes ahead of requests.
 	Index(model string) ahead.Share
-	// RollOut begins to change a model's checkpoint on all nodes. Wait returns how that ended, or nil when its context ends.
+	// RollOut begins to change a model's checkpoint on all nodes. Wait returns how that ended, or nil when its context
+	// ends.
 	RollOut(ctx context.Context, model string, back bool) (wait func(context.Context) *grebev1.Rollout, err error)
-	// Activate has all nodes generate a version of the catalog, and Rollback the one before. The errors are those of generate.Keeper.
+	// Activate has all nodes generate a version of the catalog, and Rollback the one before. The errors are those of
+	// generate.Keeper.
 	Activate(ctx context.Context, model, version, digest string) error
 	Rollback(ctx context.Context, model string) error
 	// Rollout describes the last such change; nil: none is known.
@@ -47,8 +49,8 @@ func Forwarded(ctx context.Context) context.Context {
 
 func forwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
 
-// routed answers a request in the cluster, or by here if there is none. Sizes is called with the request's model; what it
-// returns may be nil.
+// routed answers a request in the cluster, or by here if there is none. Sizes is called with the request's model; what
+// it returns may be nil.
 func routed[Q, R proto.Message](ctx context.Context, s *Service, op, model string, deadline int32, req Q,
 	sizes func(c *call) (*reuse.Sizes, error), here func(context.Context, Q) (R, error)) (R, error) {
 	if s.cfg.Cluster == nil || forwarded(ctx) {

@@ -24,22 +24,35 @@ type cacheMetrics struct {
 
 func newCacheMetrics(models []*slot) *cacheMetrics {
 	m := &cacheMetrics{
-		models:    models,
-		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries; of kind prefix: runs of tokens that have no name; of tier disk: kinds together.", []string{"kind", "tier"}, nil),
-		bytes:     prometheus.NewDesc("grebe_kv_bytes", "Bytes of cached entries; shared ones count for each entry.", []string{"kind", "tier"}, nil),
-		evictions: prometheus.NewDesc("grebe_evictions_total", "Entries dropped from memory to make room, or lowered from the device's to the host's.", []string{"kind", "reason"}, nil),
+		models: models,
+		entries: prometheus.NewDesc("grebe_kv_entries",
+			"Cached entries; of kind prefix: runs of tokens that have no name; of tier disk: kinds together.",
+			[]string{"kind", "tier"}, nil),
+		bytes: prometheus.NewDesc("grebe_kv_bytes", "Bytes of cached entries; shared ones count for each entry.",
+			[]string{"kind", "tier"}, nil),
+		evictions: prometheus.NewDesc("grebe_evictions_total",
+			"Entries dropped from memory to make room, or lowered from the device's to the host's.", []string{"kind", "reason"},
+			nil),
 		poolTotal: prometheus.NewDesc("grebe_pool_bytes", "Bytes of the pools that KV lives in.", nil, nil),
 		poolUsed:  prometheus.NewDesc("grebe_pool_used_bytes", "Bytes of the pools in use.", nil, nil),
 		indexed:   prometheus.NewDesc("grebe_meta_entries", "Entries that the index of cached KV knows.", nil, nil),
-		predicted: prometheus.NewDesc("grebe_predictions_total", "Predicted returns of entries that were used again.", nil, nil),
-		wrong:     prometheus.NewDesc("grebe_prediction_errors_total", "Of these, those that were off by more than a factor of two.", nil, nil),
-		rms:       prometheus.NewDesc("grebe_prediction_rms_doublings", "Recent root mean squared error of predicted returns, in doublings of time; the worst model's.", nil, nil),
+		predicted: prometheus.NewDesc("grebe_predictions_total", "Predicted returns of entries that were used again.", nil,
+			nil),
+		wrong: prometheus.NewDesc("grebe_prediction_errors_total",
+			"Of these, those that were off by more than a factor of two.", nil, nil),
+		rms: prometheus.NewDesc("grebe_prediction_rms_doublings",
+			"Recent root mean squared error of predicted returns, in doublings of time; the worst model's.", nil, nil),
 	}
-	m.hitBytes = prometheus.NewDesc("grebe_eviction_hit_bytes_total", "Bytes that the cache hit, and that LRU would have hit with as much memory.", []string{"policy"}, nil)
-	m.forced = prometheus.NewDesc("grebe_eviction_forced_bytes_total", "Bytes evicted without credit because everything that LRU had given up was in use.", nil, nil)
-	m.credit = prometheus.NewDesc("grebe_eviction_credit_bytes", "Bytes by which eviction may still differ from LRU.", nil, nil)
-	m.lent = prometheus.NewDesc("grebe_eviction_lent_bytes", "Most bytes of that credit that were ever lent before they were earned.", nil, nil)
-	m.damaged = prometheus.NewDesc("grebe_checksum_failures_total", "Entries below memory that were found damaged, and dropped.", []string{"tier"}, nil)
+	m.hitBytes = prometheus.NewDesc("grebe_eviction_hit_bytes_total",
+		"Bytes that the cache hit, and that LRU would have hit with as much memory.", []string{"policy"}, nil)
+	m.forced = prometheus.NewDesc("grebe_eviction_forced_bytes_total",
+		"Bytes evicted without credit because everything that LRU had given up was in use.", nil, nil)
+	m.credit = prometheus.NewDesc("grebe_eviction_credit_bytes", "Bytes by which eviction may still differ from LRU.", nil,
+		nil)
+	m.lent = prometheus.NewDesc("grebe_eviction_lent_bytes",
+		"Most bytes of that credit that were ever lent before they were earned.", nil, nil)
+	m.damaged = prometheus.NewDesc("grebe_checksum_failures_total",
+		"Entries below memory that were found damaged, and dropped.", []string{"tier"}, nil)
 	return m
 }
 
@@ -60,7 +73,8 @@ func (m *cacheMetrics) stores() (caches []*reuse.Cache, disks []*disk.Store) {
 
 // Describe implements prometheus.Collector.
 func (m *cacheMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed, m.predicted, m.wrong, m.rms, m.hitBytes, m.forced, m.credit, m.lent, m.damaged} {
+	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed, m.predicted,
+		m.wrong, m.rms, m.hitBytes, m.forced, m.credit, m.lent, m.damaged} {
 		out <- d
 	}
 }

@@ -213,7 +213,8 @@ func on[R any](s *Service, op, model string, deadline int32, answer func(*call) 
 	}
 }
 
-func once[R any](s *Service, op, model string, deadline int32, answer func(*call) (R, error)) (r R, again bool, err error) {
+func once[R any](s *Service, op, model string, deadline int32,
+	answer func(*call) (R, error)) (r R, again bool, err error) {
 	c, err := s.begin(op, model, deadline)
 	if err != nil {
 		return r, false, err
@@ -227,7 +228,8 @@ func once[R any](s *Service, op, model string, deadline int32, answer func(*call
 func (s *Service) distrust(c *call) bool {
 	now, before := c.slot.onTrial(c.model)
 	if now && c.slot.back("a request failed; the log says why") != nil {
-		s.log.Error("a request failed on a checkpoint that is on trial: the one before it serves again", "model", c.slot.name, "version", c.model.Version)
+		s.log.Error("a request failed on a checkpoint that is on trial: the one before it serves again", "model", c.slot.name,
+			"version", c.model.Version)
 		return true
 	}
 	return now || before
@@ -244,14 +246,17 @@ func newLifecycleMetrics(slots []*slot) *lifecycleMetrics {
 	label := []string{"model"}
 	return &lifecycleMetrics{
 		slots: slots,
-		loaded: prometheus.NewDesc("grebe_model_checkpoints", "Checkpoints of a model that are loaded: more than one while it is reloaded.",
+		loaded: prometheus.NewDesc("grebe_model_checkpoints",
+			"Checkpoints of a model that are loaded: more than one while it is reloaded.",
 			label, nil),
 		age: prometheus.NewDesc("grebe_model_age_seconds", "Time since the checkpoint that serves was loaded.", label, nil),
-		state: prometheus.NewDesc("grebe_model_reloading", "1 while a model is reloaded, with what it is at: loading, checking, warming, trying or draining.",
+		state: prometheus.NewDesc("grebe_model_reloading",
+			"1 while a model is reloaded, with what it is at: loading, checking, warming, trying or draining.",
 			[]string{"model", "state"}, nil),
 		progress: prometheus.NewDesc("grebe_model_reload_progress", "How far the state of a reload is, 0 to 1.", label, nil),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "grebe_model_reloads_total", Help: "Reloads of a model that ended: done, failed or rolled_back."}, []string{"model", "outcome"}),
+			Name: "grebe_model_reloads_total", Help: "Reloads of a model that ended: done, failed or rolled_back."},
+			[]string{"model", "outcome"}),
 	}
 }
 

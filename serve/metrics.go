@@ -42,11 +42,13 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Tokens of blended prompts that had KV and were computed again; they are among the computed ones."}),
 		late: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_late_tokens_total",
-			Help: "Tokens of blended prompts whose KV did not come from disk, or not in time; they are among the computed ones."}),
+			Help: "Tokens of blended prompts whose KV did not come from disk, or not in time; they are among the computed " +
+				"ones."}),
 		shared: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_shared_tokens_total",
 			Help: "Prompt tokens that were computed once for several segments, of one request or of concurrent ones, " +
-				"and are not counted as computed for the others. A request waited for awaited ones while another engine computed them."},
+				"and are not counted as computed for the others. A request waited for awaited ones while another engine computed " +
+				"them."},
 			[]string{"kind"}),
 		prefix: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_prefix_choice_total", Help: "Rankings by the prefix order that was used."}, []string{"prefix"}),
@@ -59,7 +61,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_panics_total", Help: "Panics contained in handlers and engines."}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "grebe_history_unknown_total", Help: "Items of histories that the catalog does not have, left out of prompts."}),
+			Name: "grebe_history_unknown_total", Help: "Items of histories that the catalog does not have, left out of " +
+				"prompts."}),
 	}
 	offHeap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "grebe_offheap_bytes", Help: "Memory mapped outside the Go heap: weights, activations, pools; touched or not."},
@@ -71,7 +74,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}
 	}
 	// A shared registry may have these already.
-	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+	for _, c := range []prometheus.Collector{collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := r.Register(c); err != nil {
 			if _, ok := err.(prometheus.AlreadyRegisteredError); !ok {
 				return nil, err

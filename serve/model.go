@@ -115,13 +115,15 @@ type ranker interface {
 	checkBlend(m *Model) error
 	// tokens sets the tokens of a request's user and candidates.
 	tokens(s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) error
-	rank(ctx context.Context, s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error)
+	rank(ctx context.Context, s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item,
+		*ranking, error)
 }
 
 // recommender finds items for a user.
 type recommender interface {
 	recommends(m *Model) bool
-	recommend(ctx context.Context, s *Service, c *call, id string, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error)
+	recommend(ctx context.Context, s *Service, c *call, id string,
+		req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error)
 }
 
 // trace traces the model's jobs.

@@ -67,7 +67,8 @@ func TestEqualDocumentsAreScoredOnce(t *testing.T) {
 	one, other := w.tokens(7), w.tokens(9)
 	for _, itemFirst := range []bool{false, true} {
 		before := w.sharedTokens(t, "request")
-		req := &grebev1.ScoreRequest{Query: &grebev1.Input{Tokens: w.tokens(40)}, LabelTokenIds: []int32{11, 12}, ItemFirst: itemFirst}
+		req := &grebev1.ScoreRequest{Query: &grebev1.Input{Tokens: w.tokens(40)}, LabelTokenIds: []int32{11, 12},
+			ItemFirst: itemFirst}
 		for _, tokens := range [][]int32{one, other, one, one} {
 			req.Items = append(req.Items, &grebev1.Input{Tokens: tokens})
 		}
@@ -114,7 +115,8 @@ func (g *barred) Run(jobs []*engine.Job, out []engine.Outcome) {
 
 // crowd makes requests wait while the first of them is in its batch. The client of the first may leave meanwhile. It
 // returns the answers.
-func (w *cacheWorld) crowd(t *testing.T, engines []dispatch.Engine, times schedule.PrefillModel, reqs []*grebev1.RankRequest,
+func (w *cacheWorld) crowd(t *testing.T, engines []dispatch.Engine, times schedule.PrefillModel,
+	reqs []*grebev1.RankRequest,
 	fails bool, leaves func(), first context.Context) []*grebev1.RankResponse {
 	t.Helper()
 	g := &barrier{entered: make(chan struct{}), open: make(chan struct{}), fails: fails}
@@ -173,22 +175,26 @@ func TestModelsOnOneCheckpointComputeOnce(t *testing.T) {
 		return pool.Over(m, int64(s.ChunkBytes(20000, false)), 256)
 	})
 	preamble := w.model.Prompt.Preamble()
-	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}, Instruction: prompt.Text{Tokens: []int32{9, 10, 11}}},
+	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble},
+		Instruction: prompt.Text{Tokens: []int32{9, 10, 11}}},
 		servetest.Tokenizer{}, w.model.Vocab)
 	must(t, err)
 	other := w.model
 	other.Name, other.Prompt = "other", b
-	other.Cache = reuse.New(b, reuse.Options{Store: w.store, Pool: w.pool, Load: w.model.Runner.(*dispatch.Dispatcher), Shape: w.shape,
+	other.Cache = reuse.New(b, reuse.Options{Store: w.store, Pool: w.pool, Load: w.model.Runner.(*dispatch.Dispatcher),
+		Shape:  w.shape,
 		Policy: schedule.Predicted, Shared: w.entries})
 	w.further = []Model{other}
 	bare := other
 	bare.Cache = nil
-	w.plain, err = New(Config{Models: []Model{bare, func() Model { m := w.model; m.Cache = nil; return m }()}, SLO: time.Hour})
+	w.plain, err = New(Config{Models: []Model{bare, func() Model { m := w.model; m.Cache = nil; return m }()},
+		SLO: time.Hour})
 	must(t, err)
 	user, reqs := w.tokens(150), make([]*grebev1.RankRequest, 6)
 	for i := range reqs {
 		one, two := int32(230), int32(231)
-		reqs[i] = &grebev1.RankRequest{Model: []string{"m", "other"}[min(i, 1)], Prefix: "user", User: &grebev1.User{Id: "u", Tokens: user},
+		reqs[i] = &grebev1.RankRequest{Model: []string{"m", "other"}[min(i, 1)],
+			Prefix: "user", User: &grebev1.User{Id: "u", Tokens: user},
 			Candidates: []*grebev1.Item{{Tokens: w.tokens(10 + i), Identifier: &one}, {Tokens: w.tokens(5), Identifier: &two}}}
 	}
 	out := w.crowd(t, w.engines[:1], w.model.Runner.(*dispatch.Dispatcher).Model(), reqs, false, nil, t.Context())

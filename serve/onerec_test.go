@@ -31,11 +31,13 @@ type oneRec struct {
 	special    []string
 }
 
-// Checkpoints with the added tokens of OpenOneRec and MiniOneRec complete texts with paths of the catalog. Scores are those of
-// a float64 model that scores every path, and the best path is the one that /v1/recommend finds for the same prompt.
+// Checkpoints with the added tokens of OpenOneRec and MiniOneRec complete texts with paths of the catalog. Scores are
+// those of a float64 model that scores every path, and the best path is the one that /v1/recommend finds for the same
+// prompt.
 func TestOneRecCheckpoints(t *testing.T) {
 	for name, c := range map[string]oneRec{
-		"OpenOneRec": {[]string{"<s_a_%d>", "<s_b_%d>", "<s_c_%d>"}, "{text}<|sid_begin|>", []string{"<|sid_begin|>", "<|sid_end|>"}},
+		"OpenOneRec": {[]string{"<s_a_%d>", "<s_b_%d>", "<s_c_%d>"},
+			"{text}<|sid_begin|>", []string{"<|sid_begin|>", "<|sid_end|>"}},
 		"MiniOneRec": {[]string{"<a_%d>", "<b_%d>", "<c_%d>"}, "{text}", nil},
 	} {
 		t.Run(name, func(t *testing.T) { c.check(t) })
@@ -59,8 +61,9 @@ func (c *oneRec) check(t *testing.T) {
 		ChatEnd: "<|im_start|>assistant\n", Codes: prompt.Codes{Pattern: c.pattern}}, tok, vocab.Size()+len(special))
 	must(t, err)
 	dir := t.TempDir()
-	must(t, modeltest.Write(dir, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16,
-		Inter: 96, Vocab: vocab.Size() + len(special), Seed: 11}))
+	must(t, modeltest.Write(dir, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2,
+		HeadDim: 16,
+		Inter:   96, Vocab: vocab.Size() + len(special), Seed: 11}))
 	dev, err := cpu.New(cpu.Options{Threads: 1})
 	must(t, err)
 	defer dev.Close()
@@ -73,13 +76,15 @@ func (c *oneRec) check(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 1))
 	var items []*prompt.Item
 	for i := range 40 {
-		items = append(items, &prompt.Item{ID: fmt.Sprint("i", i), Identifier: -1, Codes: []int32{rng.Int32N(size), rng.Int32N(size), rng.Int32N(size)}})
+		items = append(items, &prompt.Item{ID: fmt.Sprint("i", i), Identifier: -1,
+			Codes: []int32{rng.Int32N(size), rng.Int32N(size), rng.Int32N(size)}})
 	}
 	snap, err := generate.NewSnapshot("1", items, b, m, nil)
 	must(t, err)
 	g := &generate.Generator{Prompt: b, Do: e.Do, Shape: m.Shape()}
 	g.Use(snap)
-	s, err := New(Config{SLO: time.Minute, Models: []Model{{Name: "m", Runner: e, Prompt: b, Generate: g, Vocab: m.Vocab(), Positions: m.MaxPositions()}}})
+	s, err := New(Config{SLO: time.Minute, Models: []Model{
+		{Name: "m", Runner: e, Prompt: b, Generate: g, Vocab: m.Vocab(), Positions: m.MaxPositions()}}})
 	must(t, err)
 
 	text := "the user watched " + b.CodeText([]int32{3, 1, 7}) + b.CodeText([]int32{0, 5, 2})
@@ -146,7 +151,8 @@ func bruteForce(t *testing.T, dir string, b *prompt.Builder, tokens []int32, ite
 				whole = append(slices.Clone(tokens), all[:len(prefix)]...)
 			}
 		}
-		job := &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: whole}}}, Want: []engine.Want{{IDs: ids}}}
+		job := &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: whole}}},
+			Want: []engine.Want{{IDs: ids}}}
 		res, err := e.Do(t.Context(), job)
 		must(t, err)
 		total := logSumExp(res.Logits[0])

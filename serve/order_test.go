@@ -22,7 +22,8 @@ func TestAnswersSayWhyTheyHaveTheirOrder(t *testing.T) {
 		m.Orders, m.Cache = orders, nil
 		if cached {
 			m.Cache = reuse.New(m.Prompt, reuse.Options{
-				Store: w.store, Pool: w.pool, Load: m.Runner.(reuse.Load), Shape: w.shape, Orders: orders, Shared: reuse.Share(w.store),
+				Store: w.store, Pool: w.pool, Load: m.Runner.(reuse.Load), Shape: w.shape, Orders: orders,
+				Shared: reuse.Share(w.store),
 			})
 		}
 		s, err := New(Config{Models: []Model{m}, SLO: time.Hour})
@@ -102,18 +103,21 @@ func TestBlendedPromptsCountAllThatIsComputed(t *testing.T) {
 		w.store.Count(time.Second)
 	}
 	if u[0].BesideTokens != 0 || u[0].PartlyComputedTokens != 0 {
-		t.Errorf("the first request computes %d tokens beside it, and %d partly", u[0].BesideTokens, u[0].PartlyComputedTokens)
+		t.Errorf("the first request computes %d tokens beside it, and %d partly", u[0].BesideTokens,
+			u[0].PartlyComputedTokens)
 	}
 	if u[1].BesideTokens < items { // and the lead-in
 		t.Errorf("the second request computes %d tokens beside it, want the %d of the items", u[1].BesideTokens, items)
 	}
 	for i := 2; i < 4; i++ {
-		if u[i].BesideTokens != 0 || u[i].PartlyComputedTokens != items-u[i].BySource.Recomputed || u[i].PartlyComputedTokens > u[i].CachedTokens {
+		if u[i].BesideTokens != 0 || u[i].PartlyComputedTokens != items-u[i].BySource.Recomputed ||
+			u[i].PartlyComputedTokens > u[i].CachedTokens {
 			t.Errorf("request %d: %v, with %d tokens of items", i, u[i], items)
 		}
 	}
 	if u[3].PartlyComputedTokens != items {
-		t.Errorf("with nothing computed again %d tokens of items pass the first layers, want %d", u[3].PartlyComputedTokens, items)
+		t.Errorf("with nothing computed again %d tokens of items pass the first layers, want %d", u[3].PartlyComputedTokens,
+			items)
 	}
 }
 
@@ -121,7 +125,8 @@ func TestBlendedPromptsCountAllThatIsComputed(t *testing.T) {
 func TestScoreUsageHasCachedTokens(t *testing.T) {
 	w := newCacheWorld(t, 2, true)
 	req := &grebev1.ScoreRequest{
-		Query: &grebev1.Input{Tokens: w.tokens(300)}, Items: []*grebev1.Input{{Tokens: w.tokens(4)}}, LabelTokenIds: []int32{11, 12}, ApplySoftmax: true,
+		Query: &grebev1.Input{Tokens: w.tokens(300)}, Items: []*grebev1.Input{{Tokens: w.tokens(4)}},
+		LabelTokenIds: []int32{11, 12}, ApplySoftmax: true,
 	}
 	var last *grebev1.ScoreResponse
 	for range 2 {
@@ -130,7 +135,8 @@ func TestScoreUsageHasCachedTokens(t *testing.T) {
 		must(t, err)
 	}
 	u := last.Usage
-	if u.CachedTokens < 256 || u.CachedTokens > u.PromptTokens || u.PromptTokensDetails.GetCachedTokens() != u.CachedTokens {
+	if u.CachedTokens < 256 || u.CachedTokens > u.PromptTokens ||
+		u.PromptTokensDetails.GetCachedTokens() != u.CachedTokens {
 		t.Errorf("the second request's usage: %v", u)
 	}
 	plain, err := w.plain.Score(t.Context(), req)

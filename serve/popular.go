@@ -23,8 +23,8 @@ const (
 	popularUsers    = 1_000_000          // whose events are counted
 )
 
-// popular is the list of items that have most events. It is made when a request needs it, and made again, beside requests,
-// when it is old. The zero value is ready.
+// popular is the list of items that have most events. It is made when a request needs it, and made again, beside
+// requests, when it is old. The zero value is ready.
 type popular struct {
 	mu    sync.Mutex
 	list  []generate.Share // most first; never changed
@@ -77,8 +77,8 @@ func (s *Service) countEvents(now time.Time) {
 }
 
 // counts adds up events, each with the weight 2^(-age / half-life). Events of the future are as old as now. An event
-// without a time is as old as the one before it of the same user; without one before it, as old as the oldest event of all.
-// Weights are whole numbers, so that sums do not depend on the order of users.
+// without a time is as old as the one before it of the same user; without one before it, as old as the oldest event of
+// all. Weights are whole numbers, so that sums do not depend on the order of users.
 type counts struct {
 	now     int64
 	oldest  int64
@@ -186,13 +186,15 @@ func (s *Service) fallBack(ctx context.Context, c *call, id string, req *grebev1
 	if err != nil {
 		return nil, err
 	}
-	resp := &grebev1.RecommendResponse{Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version,
-		Usage: generationUsage(res), TimingMs: &grebev1.Timing{}, Fallback: req.Fallback}
+	resp := &grebev1.RecommendResponse{Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short,
+		CatalogVersion: res.Version,
+		Usage:          generationUsage(res), TimingMs: &grebev1.Timing{}, Fallback: req.Fallback}
 	if res.Short {
 		resp.ShortReason = shortCatalog
 	}
 	for _, it := range res.Items {
-		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score, Boost: it.Boost})
+		resp.Results = append(resp.Results, &grebev1.Recommended{
+			Id: it.ID, Codes: it.Codes, Score: it.Score, Boost: it.Boost})
 	}
 	if time.Since(c.start) <= c.deadline {
 		s.metrics.sloOK.WithLabelValues(c.op).Inc()

@@ -60,7 +60,8 @@ func TestPopularWithoutTimes(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	week := int64(7 * 24 * 3600)
 	c := newCounts(now)
-	c.add([]*grebev1.Event{{Item: "a"}, {Item: "b", Time: now.Unix() - week}, {Item: "c"}, {Item: "d", Time: now.Unix() + week}})
+	c.add([]*grebev1.Event{{Item: "a"}, {Item: "b", Time: now.Unix() - week}, {Item: "c"},
+		{Item: "d", Time: now.Unix() + week}})
 	c.add([]*grebev1.Event{{Item: "e", Time: now.Unix() - 2*week}})
 	want := map[string]float64{"a": 0.25, "b": 0.5, "c": 0.5, "d": 1, "e": 0.25}
 	for _, x := range c.shares(10) {
@@ -92,7 +93,8 @@ func TestEventsFallBack(t *testing.T) {
 	}
 	ask := func(exclude ...string) []string {
 		t.Helper()
-		resp, err := w.plain.Recommend(t.Context(), &grebev1.RecommendRequest{User: &grebev1.User{Id: "nobody"}, N: 2, Fallback: "popular",
+		resp, err := w.plain.Recommend(t.Context(), &grebev1.RecommendRequest{
+			User: &grebev1.User{Id: "nobody"}, N: 2, Fallback: "popular",
 			Exclude: exclude})
 		must(t, err)
 		var ids []string

@@ -52,7 +52,8 @@ func (w *cacheWorld) compareScores(t *testing.T, step int) {
 		return
 	}
 	text := strings.Repeat("which of these ", 1+w.rand.IntN(8))
-	ranked := &grebev1.RerankRequest{Query: text + fmt.Sprint(w.rand.IntN(3)), Documents: []string{"one", "another", "one", "the third"}}
+	ranked := &grebev1.RerankRequest{Query: text + fmt.Sprint(w.rand.IntN(3)),
+		Documents: []string{"one", "another", "one", "the third"}}
 	got, err := w.cached.Rerank(t.Context(), ranked)
 	must(t, err)
 	want, err := w.plain.Rerank(t.Context(), ranked)
@@ -70,7 +71,9 @@ func (w *cacheWorld) sameScores(t *testing.T, when string, req *grebev1.ScoreReq
 	must(t, err)
 	want, err := w.plain.Score(t.Context(), req)
 	must(t, err)
-	if !slices.EqualFunc(got.Scores, want.Scores, func(a, b *grebev1.Scores) bool { return slices.Equal(a.Values, b.Values) }) {
+	if !slices.EqualFunc(got.Scores, want.Scores, func(a, b *grebev1.Scores) bool {
+		return slices.Equal(a.Values, b.Values)
+	}) {
 		t.Fatalf("%s: item first %v: scores %v, want %v", when, req.ItemFirst, got.Scores, want.Scores)
 	}
 }
@@ -104,7 +107,8 @@ func TestKnownPrefixesSaveWork(t *testing.T) {
 	shared, item, id := w.tokens(130), w.tokens(5), int32(231)
 	rank := func(name string, tokens []int32) int {
 		t.Helper()
-		r, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{Prefix: "user", User: &grebev1.User{Id: name, Tokens: tokens},
+		r, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{
+			Prefix: "user", User: &grebev1.User{Id: name, Tokens: tokens},
 			Candidates: []*grebev1.Item{{Tokens: item, Identifier: &id}}})
 		must(t, err)
 		if u := r.Usage; u.CachedTokens+u.ComputedTokens != u.PromptTokens || u.BySource.Host != u.CachedTokens {
@@ -140,7 +144,8 @@ func TestKnownPrefixesSaveWork(t *testing.T) {
 
 	before := w.counted(t, "score", "host")
 	query := &grebev1.Input{Tokens: with(10)}
-	_, err := w.cached.Score(t.Context(), &grebev1.ScoreRequest{Query: query, Items: []*grebev1.Input{{Tokens: item}}, LabelTokenIds: []int32{9}, ApplySoftmax: true})
+	_, err := w.cached.Score(t.Context(), &grebev1.ScoreRequest{
+		Query: query, Items: []*grebev1.Input{{Tokens: item}}, LabelTokenIds: []int32{9}, ApplySoftmax: true})
 	must(t, err)
 	fixed := len(w.plain.served[0].serving().Prompt.Preamble())
 	if got, want := w.counted(t, "score", "host")-before, fixed+len(shared); got != want {
@@ -162,7 +167,8 @@ func TestScoresOfWhatIsKnown(t *testing.T) {
 		m.Prompt = b
 		w.plain, err = New(Config{Models: []Model{m}, SLO: w.plain.cfg.SLO})
 		must(t, err)
-		m.Cache = reuse.New(b, reuse.Options{Store: w.store, Pool: w.pool, Load: steady{}, Shape: w.shape, Policy: schedule.Predicted})
+		m.Cache = reuse.New(b, reuse.Options{Store: w.store, Pool: w.pool, Load: steady{}, Shape: w.shape,
+			Policy: schedule.Predicted})
 		w.cached, err = New(Config{Models: []Model{m}, SLO: w.plain.cfg.SLO})
 		must(t, err)
 		query := w.tokens(64)
@@ -224,7 +230,8 @@ func TestDeletedUserLeavesNothing(t *testing.T) {
 	})
 	shared, id := w.tokens(100), int32(231)
 	rank := func(name string, tokens []int32) {
-		_, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{Prefix: "user", User: &grebev1.User{Id: name, Tokens: tokens},
+		_, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{
+			Prefix: "user", User: &grebev1.User{Id: name, Tokens: tokens},
 			Candidates: []*grebev1.Item{{Tokens: w.items[0], Identifier: &id}}})
 		must(t, err)
 	}

@@ -37,7 +37,8 @@ func TestDeletionWinsOverRequestsUnderWay(t *testing.T) {
 			user.Tokens = ann // the catalog no longer has her
 		}
 		go func() {
-			_, err := s.Rank(t.Context(), &grebev1.RankRequest{Prefix: "user", User: user, Candidates: []*grebev1.Item{{Tokens: w.items[0], Identifier: &id}}})
+			_, err := s.Rank(t.Context(), &grebev1.RankRequest{
+				Prefix: "user", User: user, Candidates: []*grebev1.Item{{Tokens: w.items[0], Identifier: &id}}})
 			done <- err
 		}()
 		<-computed

@@ -30,9 +30,10 @@ func (s *Service) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.
 func (s *Service) rankHere(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
 	defer s.serving(req.User.GetId())()
 	resp, err := on(s, "rank", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RankResponse, error) {
-		return entered(ctx, c, dispatch.Single, len(req.Candidates), func(ctx context.Context) (*grebev1.RankResponse, error) {
-			return s.rank(ctx, c, req)
-		})
+		return entered(ctx, c, dispatch.Single, len(req.Candidates),
+			func(ctx context.Context) (*grebev1.RankResponse, error) {
+				return s.rank(ctx, c, req)
+			})
 	})
 	if err == nil {
 		s.noteHot(req.User.GetId(), req.Candidates)
@@ -65,7 +66,8 @@ func (s *Service) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (
 	if err != nil {
 		return nil, err
 	}
-	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain, blend: req.Prefix == "blend", budget: budget}
+	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain,
+		blend: req.Prefix == "blend", budget: budget}
 	w.auto = req.Prefix == "" || req.Prefix == "auto"
 	items, r, err := c.model.reads().rank(ctx, s, w, user, req.Candidates)
 	if err != nil {
@@ -178,7 +180,8 @@ func (s *Service) rankItems(ctx context.Context, w *work, items []*prompt.Item) 
 }
 
 // run lays out a ranking, attaches cached KV and computes the rest. ask sets which results of the job are wanted.
-func (s *Service) run(ctx context.Context, w *work, pointwise bool, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
+func (s *Service) run(ctx context.Context, w *work, pointwise bool,
+	ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	cache, start := w.model.Cache, time.Now()
 	ctx, cancel := w.within(ctx)
 	defer cancel()
@@ -271,14 +274,17 @@ func (c *call) identifiers(items []*prompt.Item) ([]int32, error) {
 	for i, it := range items {
 		id := it.Identifier
 		if id < 0 {
-			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier", "is missing: model %q scores by identifier",
+			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier",
+				"is missing: model %q scores by identifier",
 				c.model.Name)
 		}
 		if int(id) >= c.model.Vocab {
-			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier", "%d is outside the vocabulary of %d", id, c.model.Vocab)
+			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier", "%d is outside the vocabulary of %d",
+				id, c.model.Vocab)
 		}
 		if j, dup := first[id]; dup {
-			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier", "%d is the identifier of candidates[%d] too", id, j)
+			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier",
+				"%d is the identifier of candidates[%d] too", id, j)
 		}
 		first[id], ids[i] = i, id
 	}

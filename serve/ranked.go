@@ -45,7 +45,8 @@ func (s *Service) findAndRank(ctx context.Context, req *grebev1.RecommendRequest
 	if left < 1 {
 		return nil, AsError(context.DeadlineExceeded)
 	}
-	rank := &grebev1.RankRequest{Model: model, User: req.User, Prefix: req.Rank.Prefix, DeadlineMs: int32(left), RequestId: resp.RequestId}
+	rank := &grebev1.RankRequest{Model: model, User: req.User, Prefix: req.Rank.Prefix, DeadlineMs: int32(left),
+		RequestId: resp.RequestId}
 	orDefault(&rank.Prefix, "user")
 	for _, x := range resp.Results {
 		rank.Candidates = append(rank.Candidates, &grebev1.Item{Id: x.Id})
@@ -60,7 +61,8 @@ func (s *Service) findAndRank(ctx context.Context, req *grebev1.RecommendRequest
 		resp.Results[i] = found[x.Index]
 		resp.Results[i].RankScore = &x.Score
 	}
-	resp.Ranked = &grebev1.RankedBy{Model: ranked.Model, Prefix: ranked.Prefix, Usage: ranked.Usage, TimingMs: ranked.TimingMs,
+	resp.Ranked = &grebev1.RankedBy{Model: ranked.Model, Prefix: ranked.Prefix, Usage: ranked.Usage,
+		TimingMs:   ranked.TimingMs,
 		Candidates: int32(len(found))}
 	resp.Notes = append(resp.Notes, ranked.Notes...)
 	cut(resp, n)

@@ -59,7 +59,8 @@ func (s *Service) find(ctx context.Context, req *grebev1.RecommendRequest) (*gre
 	return routed(ctx, s, "recommend", req.Model, req.DeadlineMs, req, sizes, s.recommendHere)
 }
 
-func (s *Service) recommendHere(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+func (s *Service) recommendHere(ctx context.Context,
+	req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	defer s.serving(req.User.GetId())()
 	resp, err := on(s, "recommend", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RecommendResponse, error) {
 		return entered(ctx, c, dispatch.Rounds, 1, func(ctx context.Context) (*grebev1.RecommendResponse, error) {
@@ -73,7 +74,8 @@ func (s *Service) recommendHere(ctx context.Context, req *grebev1.RecommendReque
 }
 
 // recommend finds items with the call's model.
-func (s *Service) recommend(ctx context.Context, c *call, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+func (s *Service) recommend(ctx context.Context, c *call,
+	req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	id, err := requestID(req.RequestId)
 	if err != nil {
 		return nil, err
@@ -96,7 +98,8 @@ func generationUsage(r *generate.Result) *grebev1.Usage {
 // generation checks a request and resolves its user. The user of a request that falls back has no tokens.
 func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.Request, error) {
 	// A client that sets beam_width or top_k gets exactly that search.
-	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 && req.TopK == 0}
+	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 &&
+		req.TopK == 0}
 	orDefault(&r.N, defaultResults)
 	orDefault(&r.Width, defaultBeamWidth)
 	if err := checkRange("n", r.N, 1, wire.MaxResults); err != nil {

@@ -58,7 +58,8 @@ func generations(t *testing.T, name string) []generation {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "testdata", "fixtures", "recommend", name+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("no fixture of recommendations with %s: run testdata/fixtures/recommend.py where transformers is installed", name)
+		t.Skipf("no fixture of recommendations with %s: run testdata/fixtures/recommend.py where transformers is installed",
+			name)
 	}
 	must(t, err)
 	var file struct{ Cases []generation }
@@ -79,7 +80,8 @@ func TestRecommendTransformers(t *testing.T) {
 			must(t, err)
 			defer m.Close()
 			for i, c := range generations(t, name) {
-				t.Run(fmt.Sprintf("depth %d case %d", c.Depth, i), func(t *testing.T) { c.check(t, serveGeneration(t, &c, m, dev)) })
+				t.Run(fmt.Sprintf("depth %d case %d", c.Depth, i),
+					func(t *testing.T) { c.check(t, serveGeneration(t, &c, m, dev)) })
 			}
 		})
 	}
@@ -107,7 +109,8 @@ func serveGeneration(t *testing.T, c *generation, m model.Model, dev compute.Dev
 	cache := reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: steady{}, Shape: m.Shape()})
 	var items []*prompt.Item
 	for _, it := range c.Items {
-		items = append(items, &prompt.Item{ID: it.ID, Codes: it.Codes, Identifier: -1, Attributes: map[string][]string{"kind": {it.Kind}}})
+		items = append(items, &prompt.Item{ID: it.ID, Codes: it.Codes, Identifier: -1,
+			Attributes: map[string][]string{"kind": {it.Kind}}})
 	}
 	snap, err := generate.NewSnapshot("1", items, b, m, nil)
 	must(t, err)
@@ -127,7 +130,8 @@ func (steady) Model() schedule.PrefillModel { return schedule.PrefillModel{Row: 
 
 func (c *generation) check(t *testing.T, s *Service) {
 	for i, q := range c.Requests {
-		req := &grebev1.RecommendRequest{User: &grebev1.User{Id: "u", Tokens: c.User}, N: q.N, BeamWidth: q.BeamWidth, TopK: q.TopK, Exclude: q.Exclude}
+		req := &grebev1.RecommendRequest{User: &grebev1.User{Id: "u", Tokens: c.User}, N: q.N, BeamWidth: q.BeamWidth,
+			TopK: q.TopK, Exclude: q.Exclude}
 		for name, values := range q.Filter {
 			req.Filter = map[string]*grebev1.Condition{name: {Values: values}}
 		}
@@ -135,11 +139,13 @@ func (c *generation) check(t *testing.T, s *Service) {
 			got, err := s.Recommend(t.Context(), req)
 			must(t, err)
 			if len(got.Results) != len(q.Results) || got.Short != q.Short {
-				t.Fatalf("request %d (%v): %d items, short %v; want %d, %v", i, req, len(got.Results), got.Short, len(q.Results), q.Short)
+				t.Fatalf("request %d (%v): %d items, short %v; want %d, %v", i, req, len(got.Results), got.Short, len(q.Results),
+					q.Short)
 			}
 			for k, want := range q.Results {
 				if r := got.Results[k]; r.Id != want.ID || math.Abs(r.Score-want.Score) > 1e-4 {
-					t.Fatalf("request %d (%v): place %d is %s with %.6f, want %s with %.6f", i, req, k, r.Id, r.Score, want.ID, want.Score)
+					t.Fatalf("request %d (%v): place %d is %s with %.6f, want %s with %.6f", i, req, k, r.Id, r.Score, want.ID,
+						want.Score)
 				}
 			}
 		}

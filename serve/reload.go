@@ -85,7 +85,8 @@ func (r *reloading) describe() *grebev1.Reload {
 
 // ReloadModel opens the checkpoint that the configuration names beside the one that serves, checks it, computes the
 // most used items and then swaps the two. Requests in flight finish on the old checkpoint. If anything fails before
-// the swap, nothing changes. A member of a cluster has all nodes do that, one after the other, unless the scope is node.
+// the swap, nothing changes. A member of a cluster has all nodes do that, one after the other, unless the scope is
+// node.
 func (s *Service) ReloadModel(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
 	sl, err := s.slot(req.Model)
 	if err != nil {
@@ -105,8 +106,8 @@ func (s *Service) ReloadModel(ctx context.Context, req *grebev1.ReloadModelReque
 	return s.describeWhen(ctx, sl, r, req.Wait)
 }
 
-// RollbackModel returns to the checkpoint before the one that serves, with the settings that it had. During a trial this
-// is immediate. Otherwise it is a reload from the old folder.
+// RollbackModel returns to the checkpoint before the one that serves, with the settings that it had. During a trial
+// this is immediate. Otherwise it is a reload from the old folder.
 func (s *Service) RollbackModel(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
 	sl, err := s.slot(req.Model)
 	if err != nil {
@@ -188,9 +189,11 @@ func (s *Service) reload(sl *slot, r *reloading, back *served) {
 	st := r.describe()
 	stopped := err != nil && s.changing.Err() != nil
 	if errors.Is(err, ErrUnchanged) || errors.Is(err, errBack) || stopped { // as requested, or logged already
-		s.log.Warn("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", err, "seconds", st.Seconds)
+		s.log.Warn("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", err,
+			"seconds", st.Seconds)
 	} else if err != nil {
-		s.log.Error("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", st.Error, "seconds", st.Seconds)
+		s.log.Error("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", st.Error,
+			"seconds", st.Seconds)
 	} else {
 		s.log.Info("reloaded", "model", sl.name, "version", st.To, "warmed_items", st.WarmedItems, "seconds", st.Seconds)
 	}
@@ -256,7 +259,8 @@ func (s *Service) open(ctx context.Context, sl *slot, back *served, r *reloading
 func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *served) (err error) {
 	defer s.Rescue("reload", &err)
 	if back != nil && next.Version != back.version {
-		return fmt.Errorf("the folder has version %s now, not %s which served before: its files changed", next.Version, back.version)
+		return fmt.Errorf("the folder has version %s now, not %s which served before: its files changed", next.Version,
+			back.version)
 	}
 	if s.cfg.Rests {
 		return ctx.Err()
@@ -272,8 +276,8 @@ func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *relo
 	return ctx.Err()
 }
 
-// beside runs work of a new checkpoint. If that has a queue of its own, requests of the checkpoint that serves compete with it
-// for the device, and its queue is told.
+// beside runs work of a new checkpoint. If that has a queue of its own, requests of the checkpoint that serves compete
+// with it for the device, and its queue is told.
 func (s *Service) beside(now, next *checkpoint, work func() error) error {
 	if now.Queue != nil && now.Queue != next.Queue {
 		defer now.Queue.Crowd()()
@@ -296,7 +300,8 @@ func (s *Service) dispose(ctx context.Context, sl *slot, c *checkpoint) error {
 	}
 	err := c.Retire(ctx)
 	if err != nil && ctx.Err() != nil {
-		s.log.Warn("KV of a retired checkpoint stays on disk until the next start", "model", sl.name, "version", c.Version, "reason", err)
+		s.log.Warn("KV of a retired checkpoint stays on disk until the next start", "model", sl.name, "version", c.Version,
+			"reason", err)
 	} else if err != nil {
 		s.log.Error("a retired checkpoint was not freed", "model", sl.name, "version", c.Version, "error", err)
 	}

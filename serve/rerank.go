@@ -18,9 +18,10 @@ func (s *Service) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*greb
 
 func (s *Service) rerankHere(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
 	return on(s, "rerank", s.judge(req.Model), 0, func(c *call) (*grebev1.RerankResponse, error) {
-		return entered(ctx, c, dispatch.Single, len(req.Documents), func(ctx context.Context) (*grebev1.RerankResponse, error) {
-			return s.rerank(ctx, c, req)
-		})
+		return entered(ctx, c, dispatch.Single, len(req.Documents),
+			func(ctx context.Context) (*grebev1.RerankResponse, error) {
+				return s.rerank(ctx, c, req)
+			})
 	})
 }
 
@@ -45,7 +46,8 @@ func (s *Service) rerank(ctx context.Context, c *call, req *grebev1.RerankReques
 	if err != nil {
 		return nil, err
 	}
-	resp := &grebev1.RerankResponse{Object: "list", Id: id, Model: c.model.Name, Usage: compatibleUsage(r.layout.Plan, r.result.Cached)}
+	resp := &grebev1.RerankResponse{Object: "list", Id: id, Model: c.model.Name,
+		Usage: compatibleUsage(r.layout.Plan, r.result.Cached)}
 	for _, i := range r.best(int(req.TopN)) {
 		rel := &grebev1.Relevance{Index: int32(i), RelevanceScore: r.scores[i]}
 		if req.ReturnDocuments == nil || *req.ReturnDocuments {
@@ -81,9 +83,11 @@ type query struct {
 }
 
 // relevance scores documents, each with its field in the request.
-func (s *Service) relevance(ctx context.Context, c *call, q query, docs func(yield func(path, string) bool)) (*ranking, error) {
+func (s *Service) relevance(ctx context.Context, c *call, q query,
+	docs func(yield func(path, string) bool)) (*ranking, error) {
 	if c.model.Scoring.Kind != Pointwise {
-		return nil, Errorf(Unprocessable, "model", "%q scores by identifier: reranking needs a model that scores pointwise", c.model.Name)
+		return nil, Errorf(Unprocessable, "model", "%q scores by identifier: reranking needs a model that scores pointwise",
+			c.model.Name)
 	}
 	if q.text == "" {
 		return nil, Errorf(InvalidArgument, q.field, "is missing")
@@ -148,8 +152,9 @@ func (s *Service) pairs(ctx context.Context, c *call, req *wire.Pairs) (*wire.Pa
 	if err != nil {
 		return nil, err
 	}
-	resp := &wire.PairScores{ID: id, Model: c.model.Name, Created: c.start.Unix(), Scores: make([]float64, len(req.Second)),
-		Usage: &grebev1.CompatibleUsage{}}
+	resp := &wire.PairScores{ID: id, Model: c.model.Name, Created: c.start.Unix(),
+		Scores: make([]float64, len(req.Second)),
+		Usage:  &grebev1.CompatibleUsage{}}
 	if len(req.First) == 1 {
 		all := make([]int, len(req.Second))
 		for i := range all {
@@ -172,7 +177,8 @@ func (s *Service) pairs(ctx context.Context, c *call, req *wire.Pairs) (*wire.Pa
 }
 
 // scoreGroup scores the texts of one group and adds their usage.
-func (s *Service) scoreGroup(ctx context.Context, c *call, q query, texts []string, group []int, resp *wire.PairScores) error {
+func (s *Service) scoreGroup(ctx context.Context, c *call, q query, texts []string, group []int,
+	resp *wire.PairScores) error {
 	r, err := s.relevance(ctx, c, q, func(yield func(path, string) bool) {
 		for _, i := range group {
 			if !yield(path{"text_2", i}, texts[i]) {

@@ -142,7 +142,8 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	must(t, store.SetHotness(residency.HotnessConfig{Users: 1000, Items: 1000}))
 	w := &cacheWorld{store: store, pool: pages, host: hostPages, shape: shape, rand: r, engines: engines}
 	w.entries = reuse.Share(store)
-	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: shape, Policy: schedule.Predicted, Shared: w.entries})
+	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: shape, Policy: schedule.Predicted,
+		Shared: w.entries})
 	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if pointwise {
 		sm.Scoring = Scoring{Kind: Pointwise, Yes: 11, No: 12}
@@ -233,7 +234,8 @@ func TestReuseChangesNoScore(t *testing.T) {
 			if where == near && by.Device > 0 {
 				t.Errorf("%d tokens were in a device's memory, which there is not", by.Device)
 			}
-			t.Logf("tokens reused: %d in the device's memory, %d in the host's, %d from disk; items %+v; prefixes %+v; below memory: %+v",
+			t.Logf("tokens reused: %d in the device's memory, %d in the host's, %d from disk; items %+v; prefixes %+v; below "+
+				"memory: %+v",
 				by.Device, by.Host, by.Disk, w.store.Stats(plan.Item), w.store.Stats(kv.Prefix), w.store.BelowStats())
 		})
 	}
@@ -281,7 +283,8 @@ func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) *
 			got.Usage.CachedTokens, got.Usage.PromptTokens, got.Results, want.Results)
 	}
 	by := got.Usage.BySource
-	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens || by.Device+by.Host+by.Disk != got.Usage.CachedTokens {
+	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens ||
+		by.Device+by.Host+by.Disk != got.Usage.CachedTokens {
 		t.Fatalf("step %d: the account does not add up: %v", step, got.Usage)
 	}
 	checkParts(t, step, got)
@@ -304,7 +307,8 @@ func checkParts(t *testing.T, step int, got *grebev1.RankResponse) {
 		}
 	}
 	u := got.Usage
-	if tokens != u.PromptTokens || cached != u.CachedTokens || by["device"] != u.BySource.Device || by["host"] != u.BySource.Host || by["disk"] != u.BySource.Disk {
+	if tokens != u.PromptTokens || cached != u.CachedTokens || by["device"] != u.BySource.Device ||
+		by["host"] != u.BySource.Host || by["disk"] != u.BySource.Disk {
 		t.Errorf("step %d: the parts %v do not add up to %v", step, got.Parts, u)
 	}
 }
@@ -355,7 +359,8 @@ func TestReuseSavesWork(t *testing.T) {
 	rank("item", user)
 	i := rank("item", user)
 	if want := i.UserTokens + 2; i.ComputedTokens != want {
-		t.Errorf("item-first, all items known: computed %d of %d (preamble %d), want %d", i.ComputedTokens, i.PromptTokens, fixed, want)
+		t.Errorf("item-first, all items known: computed %d of %d (preamble %d), want %d", i.ComputedTokens, i.PromptTokens,
+			fixed, want)
 	}
 	if st := w.store.Stats(plan.Item); st.Entries != 5 {
 		t.Errorf("%d items are cached, want 5", st.Entries)
@@ -431,7 +436,8 @@ func TestTenThousandCandidates(t *testing.T) {
 			must(t, err)
 			plain, err := w.plain.Rank(t.Context(), req)
 			must(t, err)
-			if len(r.Results) != 10 || r.Results[0].Index != plain.Results[0].Index || r.Results[0].Score != plain.Results[0].Score {
+			if len(r.Results) != 10 || r.Results[0].Index != plain.Results[0].Index ||
+				r.Results[0].Score != plain.Results[0].Score {
 				t.Errorf("pointwise %v, prefix %s: got %v, want %v", pointwise, prefix, r.Results, plain.Results)
 			}
 		}

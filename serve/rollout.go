@@ -41,8 +41,8 @@ func (s *Service) Checkpoint(model string) (Checkpoint, error) {
 	return c, nil
 }
 
-// ChangeCheckpoint begins a reload, or a rollback, on this node alone. It does not wait for the end. A reload that is running
-// already is the one that was asked for.
+// ChangeCheckpoint begins a reload, or a rollback, on this node alone. It does not wait for the end. A reload that is
+// running already is the one that was asked for.
 func (s *Service) ChangeCheckpoint(model string, back bool) error {
 	sl, err := s.slot(model)
 	if err != nil {

@@ -49,8 +49,9 @@ type Config struct {
 	Tables *embed.Tables
 
 	// Loader opens other checkpoints of the models; nil: they cannot be reloaded.
-	Loader     Loader
-	Trial      time.Duration // for which the old checkpoint stays loaded, to roll back if a request fails on the new one; none
+	Loader Loader
+	// for which the old checkpoint stays loaded, to roll back if a request fails on the new one; none
+	Trial      time.Duration
 	Warm       float64       // share of the cache that a new checkpoint's items may take before it serves; none
 	ReloadWait time.Duration // longest wait of a request for the end of a reload; 2 min
 
@@ -189,7 +190,8 @@ func New(cfg Config) (*Service, error) {
 		return nil, fmt.Errorf("serve: %w", err)
 	}
 	s := &Service{
-		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, people: people(&cfg), log: cfg.Logger, metrics: m,
+		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, people: people(&cfg),
+		log: cfg.Logger, metrics: m,
 		now: time.Now, hotUsers: newHot(), hotItems: newHot(),
 	}
 	s.ahead = s.newIndexer()

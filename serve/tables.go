@@ -47,7 +47,8 @@ func (t Table) Rows(ctx context.Context, asked []string) ([]byte, error) {
 		return nil, Errorf(InvalidArgument, "key", "%d keys: want 1 to %d", len(asked), rowsAsked)
 	}
 	if n := len(asked) * t.Dim(); n > numbersAsked {
-		return nil, Errorf(TooLarge, "key", "%d rows of %d numbers: want at most %d numbers", len(asked), t.Dim(), numbersAsked)
+		return nil, Errorf(TooLarge, "key", "%d rows of %d numbers: want at most %d numbers", len(asked), t.Dim(),
+			numbersAsked)
 	}
 	keys := make([]uint64, len(asked))
 	for i, k := range asked {
@@ -196,14 +197,17 @@ type tableMetrics struct {
 func newTableMetrics(t *embed.Tables) *tableMetrics {
 	one := []string{"table"}
 	return &tableMetrics{
-		tables:   t,
-		hits:     prometheus.NewDesc("grebe_embed_hits_total", "Rows that were found in a table's cache.", one, nil),
-		misses:   prometheus.NewDesc("grebe_embed_misses_total", "Rows that were asked of a table's store.", one, nil),
-		defaults: prometheus.NewDesc("grebe_embed_defaults_total", "Rows answered with the default: the store has none, was not reached, or has a broken one.", []string{"table", "reason"}, nil),
-		failures: prometheus.NewDesc("grebe_embed_store_failures_total", "Batches that a table's store failed to answer.", one, nil),
-		rows:     prometheus.NewDesc("grebe_embed_cache_rows", "Rows that fit into a table's cache.", one, nil),
-		evicted:  prometheus.NewDesc("grebe_embed_evictions_total", "Rows that left a table's cache to make room.", one, nil),
-		mode:     prometheus.NewDesc("grebe_embed_cache_mode", "How a table's cache values rows, 0: as LRU does.", one, nil),
+		tables: t,
+		hits:   prometheus.NewDesc("grebe_embed_hits_total", "Rows that were found in a table's cache.", one, nil),
+		misses: prometheus.NewDesc("grebe_embed_misses_total", "Rows that were asked of a table's store.", one, nil),
+		defaults: prometheus.NewDesc("grebe_embed_defaults_total",
+			"Rows answered with the default: the store has none, was not reached, or has a broken one.",
+			[]string{"table", "reason"}, nil),
+		failures: prometheus.NewDesc("grebe_embed_store_failures_total", "Batches that a table's store failed to answer.",
+			one, nil),
+		rows:    prometheus.NewDesc("grebe_embed_cache_rows", "Rows that fit into a table's cache.", one, nil),
+		evicted: prometheus.NewDesc("grebe_embed_evictions_total", "Rows that left a table's cache to make room.", one, nil),
+		mode:    prometheus.NewDesc("grebe_embed_cache_mode", "How a table's cache values rows, 0: as LRU does.", one, nil),
 	}
 }
 

@@ -38,7 +38,8 @@ func (texts) checkBlend(m *Model) error {
 	case m.Scoring.Kind != Identifier:
 		return Errorf(Unprocessable, "prefix", "model %q scores item by item: blend needs scoring by identifier", m.Name)
 	case m.Cache != nil && m.Blend == nil:
-		return Errorf(Unprocessable, "prefix", "model %q keeps its KV in a format that cannot be moved: want kv_dtype auto, f32 or bf16", m.Name)
+		return Errorf(Unprocessable, "prefix", "model %q keeps its KV in a format that cannot be moved: want kv_dtype "+
+			"auto, f32 or bf16", m.Name)
 	}
 	return nil
 }
@@ -53,7 +54,8 @@ func (texts) checkUser(m *Model, u *grebev1.User) error {
 	case u.GetText() != "" && !p.ShowsText() && (len(u.History) == 0 || !p.ShowsHistory()):
 		return Errorf(Unprocessable, "user.text", "the prompt of %q has no {text}, so the text would not be read", m.Name)
 	case len(u.History) > 0 && !p.ShowsHistory() && (u.GetText() == "" || !p.ShowsText()):
-		return Errorf(Unprocessable, "user.history", "the prompt of %q has no {history}, so the history would not be read", m.Name)
+		return Errorf(Unprocessable, "user.history", "the prompt of %q has no {history}, so the history would not be read",
+			m.Name)
 	}
 	return nil
 }
@@ -122,8 +124,10 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 		return nil, err
 	}
 	resp := &grebev1.RecommendResponse{
-		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: generationUsage(res),
-		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch), Compute: milliseconds(res.Compute)},
+		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version,
+		Usage: generationUsage(res),
+		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch),
+			Compute: milliseconds(res.Compute)},
 	}
 	if res.Short {
 		if resp.ShortReason = shortCatalog; res.Beam {
@@ -137,7 +141,8 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 		}
 	}
 	for _, it := range res.Items {
-		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score, Boost: it.Boost})
+		resp.Results = append(resp.Results, &grebev1.Recommended{
+			Id: it.ID, Codes: it.Codes, Score: it.Score, Boost: it.Boost})
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
 	return resp, nil

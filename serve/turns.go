@@ -14,9 +14,9 @@ const (
 )
 
 // turns runs work that no client waits for, on a queue that it may share with requests: a checkpoint that differs from
-// the one that serves in its prompt only has the same queue. f gets the time that the work has. First that is the time of
-// a request. With more, all requests would overtake the work on a busy server. If that was too short, f runs again with twice
-// the time, up to most.
+// the one that serves in its prompt only has the same queue. f gets the time that the work has. First that is the time
+// of a request. With more, all requests would overtake the work on a busy server. If that was too short, f runs again
+// with twice the time, up to most.
 func (s *Service) turns(most time.Duration, f func(within time.Duration) error) error {
 	for d := s.SLO(); d < most; d *= 2 {
 		if err := f(d); err == nil || !late(err) {

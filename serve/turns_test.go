@@ -30,8 +30,8 @@ func (e *onlyOne) Run(jobs []*engine.Job, out []engine.Outcome) {
 	}
 }
 
-// A checkpoint that shares its queue with the one that serves is checked while requests take all of the engine's time, and it can
-// compute items then.
+// A checkpoint that shares its queue with the one that serves is checked while requests take all of the engine's time,
+// and it can compute items then.
 func TestACheckpointIsCheckedUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		times := schedule.PrefillModel{Row: 0.1, Quality: schedule.Quality{Largest: largest}}

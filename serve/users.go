@@ -11,7 +11,8 @@ import (
 type users interface {
 	UserWithin(ctx context.Context, id string) (*grebev1.User, bool, error)
 	ApplyWithin(ctx context.Context, from string, ops []catalog.Op) []catalog.Result
-	AppendEventsWithin(ctx context.Context, id string, events []*grebev1.Event) (u catalog.User, created bool, dropped int, err error)
+	AppendEventsWithin(ctx context.Context, id string, events []*grebev1.Event) (u catalog.User, created bool, dropped int,
+		err error)
 }
 
 func people(cfg *Config) users {
@@ -30,7 +31,8 @@ func (s *Service) known(c *call, id string) (u *grebev1.User, ok bool, err error
 	ctx, cancel := context.WithDeadline(s.life, c.start.Add(c.deadline))
 	defer cancel()
 	if u, ok, err = s.people.UserWithin(ctx, id); err != nil {
-		err = Errorf(Unavailable, "user.id", "the user cannot be read: %v. A request that has the user's history or text needs no store", err)
+		err = Errorf(Unavailable, "user.id", "the user cannot be read: %v. A request that has the user's history or text "+
+			"needs no store", err)
 	}
 	return u, ok, err
 }

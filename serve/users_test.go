@@ -44,7 +44,8 @@ func TestUsersInRedis(t *testing.T) {
 	if err != nil || resp.Appended != 1 || resp.Duplicates != 1 || resp.Created {
 		t.Errorf("%v, %v", resp, err)
 	}
-	if b, err := batch(ctx, s, true, `{"id":"yan","text":"a"}`+"\n"+`{"id":"yan","text":"b"}`); err != nil || b.Created != 1 || b.Replaced != 1 {
+	if b, err := batch(ctx, s, true, `{"id":"yan","text":"a"}`+"\n"+`{"id":"yan","text":"b"}`); err != nil ||
+		b.Created != 1 || b.Replaced != 1 {
 		t.Errorf("%v, %v", b, err)
 	}
 	for text, want := range map[string]catalog.Result{"b": {}, "c": {Changed: true}} {
@@ -82,7 +83,8 @@ func TestUsersInRedis(t *testing.T) {
 	if err := r.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); rank(stored) != nil || len(s.Problems()) > 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); rank(stored) != nil ||
+		len(s.Problems()) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("Redis is back: %v, problems %q", rank(stored), s.Problems())
 		}

@@ -166,6 +166,7 @@ func (s *Service) warmOnce(ctx context.Context, c *checkpoint, width int, tokens
 	}
 	_, made := madeUp(c)
 	probe := &call{op: "probe", start: time.Now(), deadline: warmLimit, model: c}
-	_, err := s.rank(ctx, probe, &grebev1.RankRequest{User: &grebev1.User{Tokens: tokens}, Candidates: made, Prefix: "none"})
+	_, err := s.rank(ctx, probe, &grebev1.RankRequest{
+		User: &grebev1.User{Tokens: tokens}, Candidates: made, Prefix: "none"})
 	return err
 }

@@ -55,7 +55,8 @@ func countsOf(text string) string {
 	for line := range strings.Lines(text) {
 		name, _, _ := strings.Cut(strings.Fields(line)[0], "{")
 		counted := []string{"grebe_requests_total", "grebe_slo_ok_total", "grebe_kv_entries"}
-		other := strings.Contains(line, "preamble") || strings.Contains(line, "prefix") || strings.Contains(line, `op="probe"`)
+		other := strings.Contains(line, "preamble") || strings.Contains(line, "prefix") ||
+			strings.Contains(line, `op="probe"`)
 		if slices.Contains(counted, name) && !other {
 			out.WriteString(line)
 		}

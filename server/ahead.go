@@ -21,8 +21,8 @@ func (s *Server) getIndex(*http.Request, string) (reply, error) {
 	return asJSON(indexing{s.service.Index()})
 }
 
-// postIndex starts a full pass over the catalog. The answer is the progress at that moment. A misspelt or misplaced model
-// is refused, because without a model the pass is for all of them.
+// postIndex starts a full pass over the catalog. The answer is the progress at that moment. A misspelt or misplaced
+// model is refused, because without a model the pass is for all of them.
 func (s *Server) postIndex(r *http.Request, _ string) (reply, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -30,7 +30,8 @@ func (s *Server) postIndex(r *http.Request, _ string) (reply, error) {
 	}
 	for name, values := range q {
 		if name != "model" || len(values) > 1 {
-			return reply{}, serve.Errorf(serve.InvalidArgument, "", "%s in the query: want ?model=NAME, or nothing for all models",
+			return reply{}, serve.Errorf(serve.InvalidArgument, "",
+				"%s in the query: want ?model=NAME, or nothing for all models",
 				serve.Quoted(name))
 		}
 	}
@@ -39,7 +40,8 @@ func (s *Server) postIndex(r *http.Request, _ string) (reply, error) {
 		return reply{}, err
 	}
 	if body = bytes.TrimSpace(body); len(body) > 0 && string(body) != "{}" {
-		return reply{}, serve.Errorf(serve.InvalidArgument, "", "the body must be empty: name a model in the query, ?model=NAME")
+		return reply{}, serve.Errorf(serve.InvalidArgument, "",
+			"the body must be empty: name a model in the query, ?model=NAME")
 	}
 	now, err := s.service.IndexNow(q.Get("model"))
 	if err != nil {

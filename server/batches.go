@@ -32,7 +32,8 @@ func (s *Server) openBatches() (err error) {
 	if s.cfg.BatchDir == "" {
 		return nil
 	}
-	s.batches, err = batch.Open(batch.Options{Dir: s.cfg.BatchDir, MaxBytes: s.cfg.MaxBatch, Answer: s.answerLine, Log: s.log})
+	s.batches, err = batch.Open(batch.Options{Dir: s.cfg.BatchDir, MaxBytes: s.cfg.MaxBatch, Answer: s.answerLine,
+		Log: s.log})
 	return err
 }
 
@@ -66,7 +67,8 @@ func (s *Server) postBatches(r *http.Request, _ string) (reply, error) {
 	}
 	op, id := q.Get("op"), q.Get("id")
 	if op != "rank" && op != "recommend" {
-		return reply{}, serve.Errorf(serve.InvalidArgument, "op", "%s in the query: want op=rank or op=recommend", serve.Quoted(op))
+		return reply{}, serve.Errorf(serve.InvalidArgument, "op", "%s in the query: want op=rank or op=recommend",
+			serve.Quoted(op))
 	}
 	if !q.Has("id") {
 		id = rand.Text()
@@ -168,7 +170,8 @@ func (s *Server) answerLine(ctx context.Context, op string, line []byte) ([]byte
 			return answer, nil
 		}
 		failed = err
-		if code := codeOf(asError(err)); code != serve.Exhausted && code != serve.Unavailable && code != serve.DeadlineExceeded {
+		if code := codeOf(asError(err)); code != serve.Exhausted && code != serve.Unavailable &&
+			code != serve.DeadlineExceeded {
 			break
 		}
 		select {

@@ -30,7 +30,8 @@ const (
 	firstBytes = 4 << 10
 )
 
-var errSlowBody = serve.Errorf(serve.RequestTimeout, "", "the body arrives too slowly: less than %d bytes a second", minRate)
+var errSlowBody = serve.Errorf(serve.RequestTimeout, "", "the body arrives too slowly: less than %d bytes a second",
+	minRate)
 
 // intake counts the bytes of large bodies by connection and by key.
 type intake struct {
@@ -72,7 +73,8 @@ type meteredBody struct {
 // meter replaces a request's body by one that is counted. The caller MUST call free on it.
 func (s *Server) meter(w http.ResponseWriter, r *http.Request, key string, stream bool) *meteredBody {
 	c := http.NewResponseController(w)
-	b := &meteredBody{ReadCloser: r.Body, s: s, conn: r.RemoteAddr, key: key, budget: bodyGrace + rand.N(bodySpread), timed: true}
+	b := &meteredBody{ReadCloser: r.Body, s: s, conn: r.RemoteAddr, key: key, budget: bodyGrace + rand.N(bodySpread),
+		timed: true}
 	if !stream {
 		b.until = time.Now().Add(s.cfg.ReadTimeout)
 	}
@@ -132,11 +134,13 @@ func (b *meteredBody) hold(n int64) error {
 	}
 	more := b.held - b.owned
 	if !b.s.intake.add("c"+b.conn, more, max(limit/4, b.s.cfg.MaxBody)) {
-		return serve.Errorf(serve.Exhausted, "", "the bodies of this connection's requests exceed %d bytes", max(limit/4, b.s.cfg.MaxBody))
+		return serve.Errorf(serve.Exhausted, "", "the bodies of this connection's requests exceed %d bytes",
+			max(limit/4, b.s.cfg.MaxBody))
 	}
 	if b.key != "" && !b.s.intake.add("k"+b.key, more, max(limit/2, b.s.cfg.MaxBody)) {
 		b.s.intake.add("c"+b.conn, -more, 0)
-		return serve.Errorf(serve.Exhausted, "", "the bodies of this key's requests exceed %d bytes", max(limit/2, b.s.cfg.MaxBody))
+		return serve.Errorf(serve.Exhausted, "", "the bodies of this key's requests exceed %d bytes",
+			max(limit/2, b.s.cfg.MaxBody))
 	}
 	b.owned = b.held
 	return nil

@@ -72,7 +72,8 @@ func onPipes(t *testing.T, change ...func(*setup)) (w *world, ln *pipes, end fun
 
 // slowClient sends the beginning of a request, then more from time to time, until the server cuts it off. It returns
 // the first line of the answer, and when the connection ended.
-func slowClient(t *testing.T, ln *pipes, begin, more string, every time.Duration) (answer func() (string, time.Duration)) {
+func slowClient(t *testing.T, ln *pipes, begin, more string,
+	every time.Duration) (answer func() (string, time.Duration)) {
 	c, err := ln.dial(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +118,8 @@ var slowKinds = []struct{ name, begin, more, answer string }{
 	{"chunked, nothing sent", slowPost + "Transfer-Encoding: chunked\r\n\r\n", "", "408"},
 	{"chunked, slowly", slowPost + "Transfer-Encoding: chunked\r\n\r\n", "1\r\n \r\n", "408"},
 	{"declared length, slowly", slowPost + "Content-Length: 1000000\r\n\r\n", " ", "408"},
-	{"a batch, slowly", "POST /v1/items:batch HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\n\n\r\n", "408"},
+	{"a batch, slowly", "POST /v1/items:batch HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"1\r\n\n\r\n", "408"},
 	{"half a header", "POST /v1/rank HTTP/1.1\r\nHost: loc", "", ""},
 	{"nothing", "", "", ""},
 }

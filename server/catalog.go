@@ -89,7 +89,8 @@ func (s *Server) postEvents(r *http.Request, id string) (reply, error) {
 // sameID sets the id in a body to the id in the path. It is an error if the body has a different one.
 func sameID(id *string, path string) error {
 	if *id != "" && *id != path {
-		return serve.Errorf(serve.InvalidArgument, "id", "%s differs from the path's %s", serve.Quoted(*id), serve.Quoted(path))
+		return serve.Errorf(serve.InvalidArgument, "id", "%s differs from the path's %s", serve.Quoted(*id),
+			serve.Quoted(path))
 	}
 	*id = path
 	return nil

@@ -57,7 +57,8 @@ func decodeEventOp(line []byte) (catalog.Op, error) {
 }
 
 // postBatch changes the catalog line by line, in order, while the body arrives.
-func (s *Server) postBatch(r *http.Request, from *serve.Import, decode func([]byte) (catalog.Op, error)) (reply, error) {
+func (s *Server) postBatch(r *http.Request, from *serve.Import,
+	decode func([]byte) (catalog.Op, error)) (reply, error) {
 	b := s.service.NewBatch(r.Context(), from, s.queue)
 	n := int64(0) // lines read so far, including blank ones
 	resp, err := b.End(s.eachLine(r, b.Held, func(line []byte, problem error) error {
@@ -191,7 +192,8 @@ func (s *Server) eachLine(r *http.Request, held func() int, take func(line []byt
 }
 
 func linesLike(kind string) bool {
-	return jsonLike(kind) || kind == "application/x-ndjson" || kind == "application/jsonl" || kind == "application/octet-stream"
+	return jsonLike(kind) || kind == "application/x-ndjson" || kind == "application/jsonl" ||
+		kind == "application/octet-stream"
 }
 
 var errLongLine = errors.New("the line is too long")

@@ -73,17 +73,21 @@ func TestAnImportIsOneVersionThatRollsBackWhole(t *testing.T) {
 	if _, err := r.cat.PutItem(&grebev1.Item{Id: "other", Text: &theirs, Codes: []int32{1, 1, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	middle := r.until(t, "the other change", func(b *catalogBody) bool { return len(b.Versions) == 2 && b.followedBy("deep") })
+	middle := r.until(t, "the other change", func(b *catalogBody) bool {
+		return len(b.Versions) == 2 && b.followedBy("deep")
+	})
 	if ids := r.generated(t); !slices.Contains(ids, "i20") || !slices.Contains(ids, "other") {
 		t.Errorf("while the import is under way %v are generated", ids)
 	}
-	r.lines(t, "?import=a", `{"id": "i2", "text": "changed too", "codes": [0, 0, 1]}`, `{"id": "new", "text": "new", "codes": [1, 0, 1]}`)
+	r.lines(t, "?import=a", `{"id": "i2", "text": "changed too", "codes": [0, 0, 1]}`,
+		`{"id": "new", "text": "new", "codes": [1, 0, 1]}`)
 	end := r.lines(t, "?import=a&end")
 	after := r.now(t)
 	if len(after.Versions) != 3 || after.Versions[0].Version != end.Version || !after.followed() {
 		t.Fatalf("after the import %+v, which ended with version %s", after, end.Version)
 	}
-	if ids := r.generated(t); slices.Contains(ids, "i20") || !slices.Contains(ids, "new") || !slices.Contains(ids, "other") {
+	if ids := r.generated(t); slices.Contains(ids, "i20") || !slices.Contains(ids, "new") ||
+		!slices.Contains(ids, "other") {
 		t.Errorf("after the import %v are generated", ids)
 	}
 	if r.text(t, "i1") != "changed" || r.text(t, "i20") != "none" || rank() == ranked {
@@ -115,7 +119,8 @@ func TestAnImportIsOneVersionThatRollsBackWhole(t *testing.T) {
 		t.Errorf("rolled back, %v are generated, want %v", got, want)
 	}
 	// Changes after the rollback are visible, in texts and in rankings.
-	if rec := r.ask("PUT", "/v1/items/i2", `{"text": "put later", "codes": [0, 0, 1]}`); rec.Code != 200 || r.text(t, "i2") != "put later" {
+	if rec := r.ask("PUT", "/v1/items/i2", `{"text": "put later", "codes": [0, 0, 1]}`); rec.Code != 200 ||
+		r.text(t, "i2") != "put later" {
 		t.Errorf("an item that was put after the rollback has the text %q", r.text(t, "i2"))
 	}
 	r.describe(t, r.ask("POST", "/v1/catalog:activate", `{"version": "auto"}`))
@@ -157,8 +162,10 @@ func TestABatchIsOneVersion(t *testing.T) {
 // check before anything changes.
 func TestUnusableCodesAreReported(t *testing.T) {
 	r := newRecommender(t)
-	bad := []string{`{"id": "b1", "text": "t", "codes": [0, 0, 0, 0]}`, `{"id": "b2", "text": "t", "codes": [0, 99, 0]}`, `{"id": "i1", "text": "t"}`}
-	rec := r.ask("POST", "/v1/items:check", strings.Join(append(bad, `{`, ``, `{"delete": "i2"}`, `{"delete": "i2"}`, `{"id": "b1", "codes": [0, 0, 0]}`), "\n"))
+	bad := []string{`{"id": "b1", "text": "t", "codes": [0, 0, 0, 0]}`, `{"id": "b2", "text": "t", "codes": [0, 99, 0]}`,
+		`{"id": "i1", "text": "t"}`}
+	rec := r.ask("POST", "/v1/items:check", strings.Join(
+		append(bad, `{`, ``, `{"delete": "i2"}`, `{"delete": "i2"}`, `{"id": "b1", "codes": [0, 0, 0]}`), "\n"))
 	var checked struct {
 		Lines, Failed int
 		Models        []struct {
@@ -181,7 +188,8 @@ func TestUnusableCodesAreReported(t *testing.T) {
 		t.Error("a check has changed the catalog")
 	}
 	answer := r.lines(t, "", bad...)
-	if len(answer.Warnings) != 3 || !strings.Contains(answer.Warnings[0], `model "m" does not have the codes of 2 items`) || !strings.Contains(answer.Warnings[0], `"b2": codes[1]: 99`) {
+	if len(answer.Warnings) != 3 || !strings.Contains(answer.Warnings[0],
+		`model "m" does not have the codes of 2 items`) || !strings.Contains(answer.Warnings[0], `"b2": codes[1]: 99`) {
 		t.Errorf("the batch warns %q", answer.Warnings)
 	}
 	if now := r.now(t); now.Models[0].Unusable != 3 || len(now.Models[0].Examples) != 3 { // one existed before
@@ -199,9 +207,11 @@ func TestUnusableCodesAreReported(t *testing.T) {
 // A search finds items by words of their ids and texts.
 func TestSearchItems(t *testing.T) {
 	r := newRecommender(t)
-	r.lines(t, "", `{"id": "tent-2", "text": "Two-person TENT, green"}`, `{"id": "tent-1", "text": "One-person tent, red"}`, `{"id": "s", "text": "Stove"}`)
+	r.lines(t, "", `{"id": "tent-2", "text": "Two-person TENT, green"}`,
+		`{"id": "tent-1", "text": "One-person tent, red"}`, `{"id": "s", "text": "Stove"}`)
 	for query, want := range map[string]string{
-		"q=tent": `["tent-1","tent-2"]`, "q=Tent+GREEN": `["tent-2"]`, "q=tent&limit=1": `["tent-1"]`, "q=person+red": `["tent-1"]`, "q=nothing+like+it": `[]`,
+		"q=tent": `["tent-1","tent-2"]`, "q=Tent+GREEN": `["tent-2"]`, "q=tent&limit=1": `["tent-1"]`,
+		"q=person+red": `["tent-1"]`, "q=nothing+like+it": `[]`,
 	} {
 		rec := r.ask("GET", "/v1/items?"+query, "")
 		var got struct {
@@ -209,7 +219,8 @@ func TestSearchItems(t *testing.T) {
 			More  bool
 			Items []struct{ ID, Text string }
 		}
-		if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil || rec.Code != 200 || string(got.IDs) != want || got.More != (query == "q=tent&limit=1") {
+		if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil || rec.Code != 200 || string(got.IDs) != want ||
+			got.More != (query == "q=tent&limit=1") {
 			t.Errorf("%s: %d %s, want %s", query, rec.Code, rec.Body, want)
 		}
 		if len(got.Items) > 0 && !strings.Contains(got.Items[0].Text, "person") {

@@ -44,7 +44,8 @@ func TestBatch(t *testing.T) {
 	huge := `{"id":"huge","text":"` + strings.Repeat("x", 200_000) + `"}`
 	got := w.batch(t, "/v1/items:batch", strings.Join([]string{
 		`{"id":"n1","text":"new"}`, ``, `{"id":"i1","text":"other"}`, ` {"delete": "i2"} `, `{"delete":"none"}`,
-		long, `{"id":"n1","text":"new"}` + "\r", `{"idd":"x"}`, huge, `{"text":"x"}`, `{"delete":"i3","id":"i3"}`, `{"delete":""}`,
+		long, `{"id":"n1","text":"new"}` + "\r", `{"idd":"x"}`, huge, `{"text":"x"}`, `{"delete":"i3","id":"i3"}`,
+		`{"delete":""}`,
 		`{"id":"n2"}`}, "\n"))
 	type line struct {
 		line  int64
@@ -61,7 +62,8 @@ func TestBatch(t *testing.T) {
 		t.Errorf("errors %v, want %v", errs, want)
 	}
 	got.Errors, got.Version = nil, ""
-	if want := (batchBody{Lines: 12, Created: 2, Replaced: 1, Deleted: 1, Unchanged: 2, Failed: 6}); !reflect.DeepEqual(got, want) {
+	if want := (batchBody{Lines: 12, Created: 2, Replaced: 1, Deleted: 1, Unchanged: 2, Failed: 6}); !reflect.DeepEqual(
+		got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	for id, status := range map[string]int{"n1": 200, "n2": 200, "i1": 200, "i2": 404, "i3": 200, "long": 404} {
@@ -69,7 +71,8 @@ func TestBatch(t *testing.T) {
 			t.Errorf("item %s: %d, want %d", id, rec.Code, status)
 		}
 	}
-	if got := w.batch(t, "/v1/users:batch", `{"id":"a","history":["i1"]}`+"\n"+`{"delete":"u1"}`+"\n"); got.Created != 1 || got.Deleted != 1 {
+	if got := w.batch(t, "/v1/users:batch", `{"id":"a","history":["i1"]}`+"\n"+`{"delete":"u1"}`+"\n"); got.Created != 1 ||
+		got.Deleted != 1 {
 		t.Errorf("users: %+v", got)
 	}
 	if got := w.batch(t, "/v1/users:batch", ""); got.Lines != 0 {
@@ -85,8 +88,10 @@ func TestBatch(t *testing.T) {
 // 1,000 bad lines among good ones are reported by line number, up to 100 of them.
 func TestBatchOfMalformedLines(t *testing.T) {
 	w := newWorld(t)
-	bad := []string{"{", "[]", "null", `"x"`, `{"id":1}`, `{"id":"a","id":"b"}`, "\xff\xfe", `{"id":"a"} x`, `{"id":"a","tokens":[-1]}`,
-		`{"id":"a","text":null}`, "\x00", `{"id":"` + strings.Repeat("y", 600) + `"}`, `{"delete":1}`, `{"delete`, `{"id":"\ud800"}`}
+	bad := []string{"{", "[]", "null", `"x"`, `{"id":1}`, `{"id":"a","id":"b"}`, "\xff\xfe", `{"id":"a"} x`,
+		`{"id":"a","tokens":[-1]}`,
+		`{"id":"a","text":null}`, "\x00", `{"id":"` + strings.Repeat("y", 600) + `"}`, `{"delete":1}`, `{"delete`,
+		`{"id":"\ud800"}`}
 	var b strings.Builder
 	for i := range 1000 {
 		fmt.Fprintf(&b, "{\"id\":\"good%d\"}\n%s\n", i, bad[i%len(bad)])
@@ -105,7 +110,8 @@ func TestBatchOfMalformedLines(t *testing.T) {
 func TestBatchIntoAFullCatalog(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Catalog = catalog.New(catalog.Options{MaxItems: 1}) })
 	got := w.batch(t, "/v1/items:batch", "{\"id\":\"a\"}\n{\"id\":\"b\"}\n{\"id\":\"a\",\"text\":\"t\"}\n")
-	if got.Created != 1 || got.Failed != 1 || got.Replaced != 1 || got.Errors[0].Code != "resource_exhausted" || got.Errors[0].Line != 2 {
+	if got.Created != 1 || got.Failed != 1 || got.Replaced != 1 || got.Errors[0].Code != "resource_exhausted" ||
+		got.Errors[0].Line != 2 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -119,13 +125,17 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%d %s, want %d %s", rec.Code, got, status, want)
 		}
 	}
-	post("n%2Few", `{"events":[{"item":"i1","time":5}]}`, 201, `{"id":"n/ew","created":true,"appended":1,"dropped":0,"events":1,"history":0,"version":"1","unknown_items":1,"unknown":["i1"]}`)
-	post("n%2Few", `{"events":[{"item":"i2"},{"item":"i3"}]}`, 200, `{"id":"n/ew","created":false,"appended":2,"dropped":0,"events":3,"history":0,"version":"2","unknown_items":2,"unknown":["i2","i3"]}`)
-	post("n%2Few", `{"events":[{"item":"i4"},{"item":"i5"}]}`, 200, `{"id":"n/ew","created":false,"appended":2,"dropped":2,"events":3,"history":0,"version":"3","unknown_items":2,"unknown":["i4","i5"]}`)
+	post("n%2Few", `{"events":[{"item":"i1","time":5}]}`, 201,
+		`{"id":"n/ew","created":true,"appended":1,"dropped":0,"events":1,"history":0,"version":"1","unknown_items":1,"unknown":["i1"]}`)
+	post("n%2Few", `{"events":[{"item":"i2"},{"item":"i3"}]}`, 200,
+		`{"id":"n/ew","created":false,"appended":2,"dropped":0,"events":3,"history":0,"version":"2","unknown_items":2,"unknown":["i2","i3"]}`)
+	post("n%2Few", `{"events":[{"item":"i4"},{"item":"i5"}]}`, 200,
+		`{"id":"n/ew","created":false,"appended":2,"dropped":2,"events":3,"history":0,"version":"3","unknown_items":2,"unknown":["i4","i5"]}`)
 	if rec := w.ask("PUT", "/v1/users/h", `{"history":["i1"]}`); rec.Code != 201 {
 		t.Fatal(rec.Body)
 	}
-	post("h", `{"events":[{"item":"i2"}]}`, 200, `{"id":"h","created":false,"appended":1,"dropped":0,"events":1,"history":2,"version":"5","unknown_items":1,"unknown":["i2"]}`)
+	post("h", `{"events":[{"item":"i2"}]}`, 200,
+		`{"id":"h","created":false,"appended":1,"dropped":0,"events":1,"history":2,"version":"5","unknown_items":1,"unknown":["i2"]}`)
 	const want = `{"id":"h","history":["i1","i2"],"events":[{"item":"i2","time":0,"action":0,"features":{}}]}`
 	if got := strings.TrimSpace(w.ask("GET", "/v1/users/h", "").Body.String()); got != want {
 		t.Errorf("the user is %s, want %s", got, want)
@@ -133,7 +143,8 @@ func TestEvents(t *testing.T) {
 	if rec := w.ask("PUT", "/v1/items/known", `{"text":"t"}`); rec.Code != 201 {
 		t.Fatal(rec.Body)
 	}
-	post("k", `{"events":[{"id":"e1","item":"known","time":9},{"id":"e1","item":"known","time":9},{"item":"known","time":4}]}`, 201,
+	post("k",
+		`{"events":[{"id":"e1","item":"known","time":9},{"id":"e1","item":"known","time":9},{"item":"known","time":4}]}`, 201,
 		`{"id":"k","created":true,"appended":2,"dropped":0,"events":2,"history":0,"version":"7","duplicates":1}`)
 	post("k", `{"events":[{"id":"e1","item":"known","time":9}]}`, 200,
 		`{"id":"k","created":false,"appended":0,"dropped":0,"events":2,"history":0,"version":"7","duplicates":1}`)
@@ -200,7 +211,8 @@ func TestCatalogOutlivesTheServer(t *testing.T) {
 		if _, after := ask("GET", url+"/v1/catalog", ""); !strings.HasPrefix(after, before) {
 			t.Errorf("catalog %s became %s", before, after)
 		}
-		for path, want := range map[string]int{"/v1/items/a": 200, "/v1/items/b": 404, "/v1/items/c": 200, "/v1/users/u": 200} {
+		for path, want := range map[string]int{"/v1/items/a": 200, "/v1/items/b": 404, "/v1/items/c": 200,
+			"/v1/users/u": 200} {
 			if status, body := ask("GET", url+path, ""); status != want {
 				t.Errorf("%s: %d %s", path, status, body)
 			}

@@ -70,7 +70,8 @@ func (r *recommender) until(t *testing.T, what string, is func(*catalogBody) boo
 func TestActivateAndRollBack(t *testing.T) {
 	r := newRecommender(t)
 	first := r.now(t)
-	if len(first.Versions) != 1 || first.Versions[0].Items != 31 || !slices.Equal(first.Versions[0].Models, []string{"m", "bare", "deep"}) {
+	if len(first.Versions) != 1 || first.Versions[0].Items != 31 ||
+		!slices.Equal(first.Versions[0].Models, []string{"m", "bare", "deep"}) {
 		t.Fatalf("at first %+v", first)
 	}
 	wantError(t, r.ask("POST", "/v1/catalog:rollback", ""), 409, "conflict", "")
@@ -111,13 +112,16 @@ func TestActivateAndRollBack(t *testing.T) {
 	if m := third.Models; m[0].Version != old.Version || m[1].Version != third.Version {
 		t.Errorf("after another change: %+v", third)
 	}
-	if b := r.describe(t, r.ask("POST", "/v1/catalog:rollback", `{"model": "bare"}`)); b.Models[1].Version != second.Version || !b.Models[1].Pinned {
+	if b := r.describe(t, r.ask("POST", "/v1/catalog:rollback",
+		`{"model": "bare"}`)); b.Models[1].Version != second.Version || !b.Models[1].Pinned {
 		t.Errorf("rolled back: %+v", b)
 	}
-	if b := r.describe(t, r.ask("POST", "/v1/catalog:activate", `{"version": "auto"}`)); b.Models[0].Version != third.Version || b.Models[0].Pinned || b.Models[1].Pinned {
+	if b := r.describe(t, r.ask("POST", "/v1/catalog:activate",
+		`{"version": "auto"}`)); b.Models[0].Version != third.Version || b.Models[0].Pinned || b.Models[1].Pinned {
 		t.Errorf("following again: %+v", b)
 	}
-	if b := r.recommend(t, `"user": {"id": "u1"}, "n": 100`); slices.Contains(b.ids(), "i3") || slices.Contains(b.ids(), "i4") || len(b.Results) != 28 {
+	if b := r.recommend(t, `"user": {"id": "u1"}, "n": 100`); slices.Contains(b.ids(), "i3") ||
+		slices.Contains(b.ids(), "i4") || len(b.Results) != 28 {
 		t.Errorf("the latest version has %v", b.ids())
 	}
 }
@@ -130,13 +134,16 @@ func TestVersionsOverGRPC(t *testing.T) {
 	c := grebev1.NewGrebeClient(overPipe(t, r.world))
 	got, err := c.RollbackCatalog(t.Context(), &grebev1.RollbackCatalogRequest{})
 	must(t, err)
-	if old := got.Versions[1]; got.Models[0].Version != old.Version || !got.Models[2].Pinned || old.Items != 31 || len(old.Models) != 3 {
+	if old := got.Versions[1]; got.Models[0].Version != old.Version || !got.Models[2].Pinned || old.Items != 31 ||
+		len(old.Models) != 3 {
 		t.Errorf("rolled back: %v", got)
 	}
-	if _, err := c.RollbackCatalog(t.Context(), &grebev1.RollbackCatalogRequest{}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := c.RollbackCatalog(t.Context(), &grebev1.RollbackCatalogRequest{}); status.Code(
+		err) != codes.FailedPrecondition {
 		t.Errorf("rolled back once more: %v", err)
 	}
-	if _, err := c.ActivateCatalog(t.Context(), &grebev1.ActivateCatalogRequest{Version: "0"}); status.Code(err) != codes.NotFound {
+	if _, err := c.ActivateCatalog(t.Context(), &grebev1.ActivateCatalogRequest{Version: "0"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("no such version: %v", err)
 	}
 	_, err = c.ActivateCatalog(t.Context(), &grebev1.ActivateCatalogRequest{Version: generate.Auto})
@@ -183,7 +190,8 @@ func TestVersionsChangeUnderLoad(t *testing.T) {
 			if i%6 == 2 {
 				path, body = "rollback", ""
 			}
-			if rec := r.ask("POST", "/v1/catalog:"+path, body); rec.Code != 200 && rec.Code != 409 && !strings.Contains(rec.Body.String(), "is kept") {
+			if rec := r.ask("POST", "/v1/catalog:"+path, body); rec.Code != 200 && rec.Code != 409 &&
+				!strings.Contains(rec.Body.String(), "is kept") {
 				t.Errorf("%s %s: %d, %s", path, body, rec.Code, rec.Body)
 			}
 		} else if rec := r.ask("POST", "/v1/catalog:activate", `{"version": "auto"}`); rec.Code != 200 {
@@ -201,7 +209,8 @@ func TestVersionsChangeUnderLoad(t *testing.T) {
 	stop()
 	wg.Wait()
 	if len(seen) < 5 || back < 3 {
-		t.Errorf("only %d versions were seen, %d times an earlier one after a later one: the test tests little", len(seen), back)
+		t.Errorf("only %d versions were seen, %d times an earlier one after a later one: the test tests little", len(seen),
+			back)
 	}
 }
 

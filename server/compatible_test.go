@@ -39,7 +39,8 @@ func TestScore(t *testing.T) {
 			}
 			var got scoreBody
 			decodeJSON(t, rec.Body, &got)
-			if got.Object != "scoring" || got.Model != "id" || len(got.Scores) != len(items) || got.Usage.Prompt == 0 || got.Usage.Total != got.Usage.Prompt {
+			if got.Object != "scoring" || got.Model != "id" || len(got.Scores) != len(items) || got.Usage.Prompt == 0 ||
+				got.Usage.Total != got.Usage.Prompt {
 				t.Fatalf("%+v", got)
 			}
 			for i, it := range items {
@@ -78,14 +79,17 @@ func checkScores(t *testing.T, got []float64, labels, seen []int32, softmaxed bo
 func TestScoreWithoutInstruction(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Models[0].Prompt = bareBuilder(t) })
 	// The query's last token answers for an empty item.
-	rec := w.ask("POST", "/v1/score", `{"model":"id","query":[1,2],"items":[[3],[]],"label_token_ids":[9,10],"apply_softmax":true}`)
+	rec := w.ask("POST", "/v1/score",
+		`{"model":"id","query":[1,2],"items":[[3],[]],"label_token_ids":[9,10],"apply_softmax":true}`)
 	var got scoreBody
 	decodeJSON(t, rec.Body, &got)
 	checkScores(t, got.Scores[0], []int32{9, 10}, []int32{1, 2, 3}, true)
 	checkScores(t, got.Scores[1], []int32{9, 10}, []int32{1, 2}, true)
-	rec = w.ask("POST", "/v1/score", `{"model":"id","query":[],"items":[[3],[]],"label_token_ids":[9,10],"apply_softmax":true}`)
+	rec = w.ask("POST", "/v1/score",
+		`{"model":"id","query":[],"items":[[3],[]],"label_token_ids":[9,10],"apply_softmax":true}`)
 	wantError(t, rec, 400, "invalid_argument", "items[1]")
-	rec = w.ask("POST", "/v1/score", `{"model":"id","query":"","items":[[3],""],"label_token_ids":[9,10],"item_first":true}`)
+	rec = w.ask("POST", "/v1/score",
+		`{"model":"id","query":"","items":[[3],""],"label_token_ids":[9,10],"item_first":true}`)
 	wantError(t, rec, 400, "invalid_argument", "items[1]")
 }
 
@@ -142,7 +146,8 @@ func TestRerank(t *testing.T) {
 		{`,"top_n":2`, 2, true},
 		{`,"top_n":null,"return_documents":false,"truncation":true`, 4, false},
 	} {
-		rec := w.ask("POST", "/v1/rerank", `{"model":"pw","query":"colour","documents":["red",{"text":"green","id":1},"blue","red"]`+c.options+`}`)
+		rec := w.ask("POST", "/v1/rerank",
+			`{"model":"pw","query":"colour","documents":["red",{"text":"green","id":1},"blue","red"]`+c.options+`}`)
 		if rec.Code != 200 {
 			t.Fatalf("%d %s", rec.Code, rec.Body)
 		}
@@ -191,7 +196,8 @@ func TestRerankErrors(t *testing.T) {
 
 func TestDefaultModelName(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Models = c.Models[:1] })
-	rec := w.ask("POST", "/v1/score", `{"model":"default","query":"q","items":"a","label_token_ids":[1],"apply_softmax":true}`)
+	rec := w.ask("POST", "/v1/score",
+		`{"model":"default","query":"q","items":"a","label_token_ids":[1],"apply_softmax":true}`)
 	if rec.Code != 200 {
 		t.Errorf("SGLang's default model name: %d %s", rec.Code, rec.Body)
 	}

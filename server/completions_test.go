@@ -71,7 +71,8 @@ func sameChoices(t *testing.T, b *completionBody, want []result) {
 	}
 	for i, c := range b.Choices {
 		if w := want[i]; c.Item != w.ID || !slices.Equal(c.Codes, w.Codes) || math.Abs(c.Ext.Score-w.Score) > 1e-5 {
-			t.Errorf("choice %d is %s %v with %.7f, want %s %v with %.7f", i, c.Item, c.Codes, c.Ext.Score, w.ID, w.Codes, w.Score)
+			t.Errorf("choice %d is %s %v with %.7f, want %s %v with %.7f", i, c.Item, c.Codes, c.Ext.Score, w.ID, w.Codes,
+				w.Score)
 		}
 	}
 }
@@ -94,7 +95,8 @@ func TestCompletions(t *testing.T) {
 		t.Errorf("%d choices of %d paths", len(got.Choices), paths)
 	}
 	n := len(preamble) + len(user) + len(instruction)
-	if u := got.Usage; got.Object != "text_completion" || !strings.HasPrefix(got.ID, "cmpl-") || got.Created == 0 || got.Model != "m" ||
+	if u := got.Usage; got.Object != "text_completion" || !strings.HasPrefix(got.ID, "cmpl-") || got.Created == 0 ||
+		got.Model != "m" ||
 		u.Prompt != n || u.Completion != paths*3 || u.Total != n+paths*3 || u.Cached == 0 || u.Details.Cached != u.Cached {
 		t.Errorf("%+v", got)
 	}
@@ -102,11 +104,13 @@ func TestCompletions(t *testing.T) {
 		one := r.complete(t, `"prompt": `+form)
 		sameChoices(t, one, all.Results[:1])
 	}
-	wide := r.complete(t, `"n": 2, "best_of": 7, "temperature": 0, "stream": false, "tools": [], "top_p": 0.9, "stop": ["x"], "prompt": `+whole)
+	wide := r.complete(t,
+		`"n": 2, "best_of": 7, "temperature": 0, "stream": false, "tools": [], "top_p": 0.9, "stop": ["x"], "prompt": `+whole)
 	two := r.recommend(t, `"n": 4, "beam_width": 7, "user": {"tokens": `+tokens(user)+`}`)
 	sameChoices(t, wide, two.Results[:2])
 	drawn := r.complete(t, `"n": 5, "temperature": 1, "seed": 9, "prompt": `+whole)
-	want := r.recommendDrawn(t, `"n": 5, "temperature": 1, "seed": 9, "one_per_path": true, "user": {"tokens": `+tokens(user)+`}`)
+	want := r.recommendDrawn(t, `"n": 5, "temperature": 1, "seed": 9, "one_per_path": true, "user": {"tokens": `+
+		tokens(user)+`}`)
 	sameChoices(t, drawn, want.Results)
 	if drawn.Seed == nil || *drawn.Seed != 9 {
 		t.Errorf("seed %v", drawn.Seed)
@@ -125,10 +129,12 @@ func (r *recommender) recommendDrawn(t *testing.T, fields string) *recommendBody
 	return &b
 }
 
-// A prompt that does not begin with the model's preamble is used as it is: as by a model without preamble and instruction.
+// A prompt that does not begin with the model's preamble is used as it is: as by a model without preamble and
+// instruction.
 func TestCompletionsOfAnotherPrompt(t *testing.T) {
 	r := newRecommender(t)
-	b, err := prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{300, 320, 340}, Size: levels}}, bytesTokenizer{}, vocab)
+	b, err := prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{300, 320, 340}, Size: levels}},
+		bytesTokenizer{}, vocab)
 	must(t, err)
 	g := &generate.Generator{Prompt: b, Do: r.do, Shape: r.model.Shape()}
 	g.Use(r.generator.Snapshot())
@@ -150,7 +156,8 @@ func TestCompletionsOfAnotherPrompt(t *testing.T) {
 			}
 		}
 	}
-	byText, byTokens := r.complete(t, `"n": 3, "prompt": "hello"`), r.complete(t, `"n": 3, "prompt": [104, 101, 108, 108, 111, 33]`)
+	byText, byTokens := r.complete(t, `"n": 3, "prompt": "hello"`),
+		r.complete(t, `"n": 3, "prompt": [104, 101, 108, 108, 111, 33]`)
 	if fmt.Sprint(byText.Choices) != fmt.Sprint(byTokens.Choices) {
 		t.Errorf("a text: %+v, its tokens: %+v", byText.Choices, byTokens.Choices)
 	}
@@ -212,7 +219,8 @@ func TestCompletionErrors(t *testing.T) {
 		{`{"model": "m", "prompt": "a", "suffix": "z"}`, 400, "invalid_argument", "suffix"},
 		{`{"model": "m", "prompt": "a", "logit_bias": {"5": 1}}`, 400, "invalid_argument", "logit_bias"},
 		{`{"model": "m", "prompt": "a", "presence_penalty": 0.5}`, 400, "invalid_argument", "presence_penalty"},
-		{`{"model": "m", "prompt": "a", "response_format": {"type": "json_object"}}`, 400, "invalid_argument", "response_format.type"},
+		{`{"model": "m", "prompt": "a", "response_format": {"type": "json_object"}}`, 400, "invalid_argument",
+			"response_format.type"},
 		{`{"model": "m", "prompt": "` + strings.Repeat("long ", 300) + `"}`, 413, "too_large", ""},
 	} {
 		wantOpenAIError(t, r.ask("POST", "/v1/completions", c.body), c.status, "invalid_request_error", c.code, c.param)
@@ -222,7 +230,8 @@ func TestCompletionErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	req := httptest.NewRequestWithContext(ctx, "POST", "/v1/completions", strings.NewReader(`{"model": "m", "prompt": "a"}`))
+	req := httptest.NewRequestWithContext(ctx, "POST",
+		"/v1/completions", strings.NewReader(`{"model": "m", "prompt": "a"}`))
 	rec := httptest.NewRecorder()
 	r.handler.ServeHTTP(rec, req)
 	wantOpenAIError(t, rec, 499, "invalid_request_error", "canceled", "")
@@ -258,7 +267,8 @@ func TestCompletionsNeedAKey(t *testing.T) {
 	wantOpenAIError(t, ask("nobody", "{}"), 401, "authentication_error", "unauthenticated", "")
 	wantOpenAIError(t, ask("stranger", "{}"), 401, "authentication_error", "unauthenticated", "")
 	wantOpenAIError(t, ask("writes", "{}"), 403, "permission_error", "permission_denied", "")
-	wantOpenAIError(t, ask("asks", `{"model": "id", "prompt": "a"}`), 422, "invalid_request_error", "unprocessable", "model")
+	wantOpenAIError(t, ask("asks", `{"model": "id", "prompt": "a"}`), 422, "invalid_request_error", "unprocessable",
+		"model")
 	ask("hurries", "{}")
 	wantOpenAIError(t, ask("hurries", "{}"), 429, "rate_limit_error", "resource_exhausted", "")
 }
@@ -289,7 +299,8 @@ func TestChatCompletions(t *testing.T) {
 		}
 		for i, c := range chat.Choices {
 			w := want.Choices[i]
-			if c.Message.Role != "assistant" || c.Message.Content != w.Text || c.Item != w.Item || math.Abs(c.Sglext.Score-w.Ext.Score) > 1e-6 {
+			if c.Message.Role != "assistant" || c.Message.Content != w.Text || c.Item != w.Item ||
+				math.Abs(c.Sglext.Score-w.Ext.Score) > 1e-6 {
 				t.Errorf("choice %d is %+v, want %+v", i, c, w)
 			}
 		}
@@ -306,7 +317,8 @@ func TestChatCompletions(t *testing.T) {
 		`{"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [{"a": 1}]}`: "tools",
 		`{"model": "m", "messages": [{"role": "user", "content": "` + "\xff" + `"}]}`:         "messages[0].content",
 	} {
-		wantOpenAIError(t, r.ask("POST", "/v1/chat/completions", body), 400, "invalid_request_error", "invalid_argument", param)
+		wantOpenAIError(t, r.ask("POST", "/v1/chat/completions", body), 400, "invalid_request_error",
+			"invalid_argument", param)
 	}
 	for field, param := range map[string]string{
 		`"add_generation_prompt": false`:           "add_generation_prompt",
@@ -319,8 +331,10 @@ func TestChatCompletions(t *testing.T) {
 		wantOpenAIError(t, rec, 400, "invalid_request_error", "invalid_argument", param)
 	}
 	w := newWorld(t)
-	wantOpenAIError(t, w.ask("POST", "/v1/chat/completions", `{"model": "id", "messages": [{"role": "user", "content": "a"}]}`), 422,
+	wantOpenAIError(t, w.ask("POST", "/v1/chat/completions",
+		`{"model": "id", "messages": [{"role": "user", "content": "a"}]}`), 422,
 		"invalid_request_error", "unprocessable", "model")
-	wantOpenAIError(t, r.ask("POST", "/v1/chat/completions", `{"model": "ranks", "messages": [{"role": "user", "content": "a"}]}`), 422,
+	wantOpenAIError(t, r.ask("POST", "/v1/chat/completions",
+		`{"model": "ranks", "messages": [{"role": "user", "content": "a"}]}`), 422,
 		"invalid_request_error", "unprocessable", "model")
 }

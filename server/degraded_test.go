@@ -58,7 +58,8 @@ func TestReadinessTellsOfDisks(t *testing.T) {
 		t.Fatal("a record was written to a folder that is gone")
 	}
 	rec := w.ask("GET", "/v2/health/ready", "")
-	if body := rec.Body.String(); rec.Code != 200 || !strings.Contains(body, `"degraded":["model `) || !strings.Contains(body, "KV on disk: create segment 1") {
+	if body := rec.Body.String(); rec.Code != 200 || !strings.Contains(body, `"degraded":["model `) ||
+		!strings.Contains(body, "KV on disk: create segment 1") {
 		t.Errorf("the folder is gone: %d %s", rec.Code, body)
 	}
 }

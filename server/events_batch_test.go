@@ -11,17 +11,20 @@ func TestEventsBatch(t *testing.T) {
 	w := newWorld(t)
 	body := strings.Join([]string{
 		`{"user":"e1","item":"i1","time":5,"id":"a"}`, `{"user":"e2","item":"i2","time":7,"action":2,"features":{"f":0.5}}`,
-		`{"user":"e1","item":"i2","time":4,"id":"b"}`, ``, `{"user":"e1","item":"i1","time":5,"id":"a"}`, `{"user":"e1"}`, `{"item":"i1"}`,
+		`{"user":"e1","item":"i2","time":4,"id":"b"}`, ``, `{"user":"e1","item":"i1","time":5,"id":"a"}`, `{"user":"e1"}`,
+		`{"item":"i1"}`,
 		`{"user":"e1","item":"i1","when":1}`, `{"user":"e1","item":"nowhere","time":9,"id":"c"}`}, "\n")
 	got := w.batch(t, "/v1/events:batch", body)
 	fields := []string{}
 	for _, e := range got.Errors {
 		fields = append(fields, e.Field)
 	}
-	if want := []string{"item", "user", "when"}; !reflect.DeepEqual(fields, want) || got.Lines != 8 || got.Created != 4 || got.Unchanged != 1 {
+	if want := []string{"item", "user", "when"}; !reflect.DeepEqual(fields, want) || got.Lines != 8 || got.Created != 4 ||
+		got.Unchanged != 1 {
 		t.Errorf("errors of %q, want %q; %+v", fields, want, got)
 	}
-	if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], `1 events have items that the catalog does not have, such as "nowhere"`) {
+	if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0],
+		`1 events have items that the catalog does not have, such as "nowhere"`) {
 		t.Errorf("warnings %q", got.Warnings)
 	}
 	for id, want := range map[string]string{

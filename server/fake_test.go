@@ -59,8 +59,10 @@ func newWorld(t testing.TB, change ...func(*setup)) *world {
 	b := newBuilder(t, bytesTokenizer{})
 	var cfg setup
 	cfg.Models = []serve.Model{
-		{Name: "id", Runner: f, Prompt: b, Vocab: vocab, Positions: positions, Architecture: "Qwen3ForCausalLM", DType: "bf16"},
-		{Name: "pw", Runner: f, Prompt: b, Vocab: vocab, Positions: positions, Scoring: serve.Scoring{Kind: serve.Pointwise, Yes: yes, No: no}},
+		{Name: "id", Runner: f, Prompt: b, Vocab: vocab, Positions: positions,
+			Architecture: "Qwen3ForCausalLM", DType: "bf16"},
+		{Name: "pw", Runner: f, Prompt: b, Vocab: vocab, Positions: positions,
+			Scoring: serve.Scoring{Kind: serve.Pointwise, Yes: yes, No: no}},
 		{Name: "raw", Runner: f, Prompt: newBuilder(t, nil), Vocab: vocab},
 	}
 	cfg.Catalog = servetest.NewCatalog(t)

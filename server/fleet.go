@@ -56,7 +56,8 @@ func findNode(path string) (*route, string) {
 }
 
 func errNoCluster() error {
-	return serve.Errorf(serve.NotFound, "", "this server is not a member of a cluster: add a cluster section to its configuration")
+	return serve.Errorf(serve.NotFound, "", "this server is not a member of a cluster: add a cluster section to its "+
+		"configuration")
 }
 
 func (s *Server) getCluster(*http.Request, string) (reply, error) {
@@ -72,7 +73,8 @@ func (s *Server) drain(ctx context.Context, id string, drained bool) (reply, err
 	}
 	known := s.cfg.Fleet.Status().Nodes
 	if !slices.ContainsFunc(known, func(n status.Node) bool { return n.ID == id }) {
-		return reply{}, serve.Errorf(serve.NotFound, "", "no node %s in the cluster: GET /v1/cluster lists the nodes", serve.Quoted(id))
+		return reply{}, serve.Errorf(serve.NotFound, "", "no node %s in the cluster: GET /v1/cluster lists the nodes",
+			serve.Quoted(id))
 	}
 	err := s.cfg.Fleet.Drain(ctx, id, drained)
 	switch {

@@ -27,7 +27,8 @@ func (f *trio) Status() *status.Cluster {
 	defer f.mu.Unlock()
 	c := &status.Cluster{Name: "shop", Self: "n1", Coordinator: "up", Epoch: 3, Routing: "predicted"}
 	for _, id := range []string{"n1", "n2", "a/b: c"} {
-		c.Nodes = append(c.Nodes, status.Node{ID: id, State: "ACTIVE", Drained: f.drained[id], Roles: []string{"node", "router"}})
+		c.Nodes = append(c.Nodes, status.Node{ID: id, State: "ACTIVE", Drained: f.drained[id],
+			Roles: []string{"node", "router"}})
 	}
 	return c
 }

@@ -47,9 +47,11 @@ func (c *framedConn) Read(p []byte) (int, error) {
 // framed refuses requests with both headers and closes their connections.
 func (s *Server) framed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, ok := r.Context().Value(connKey{}).(*framedConn); ok && r.ProtoMajor == 1 && c.served.Add(1) == c.unclear.Load() {
+		if c, ok := r.Context().Value(connKey{}).(*framedConn); ok && r.ProtoMajor == 1 &&
+			c.served.Add(1) == c.unclear.Load() {
 			w.Header().Set("Connection", "close")
-			err := serve.Errorf(serve.InvalidArgument, "", "the request has both Content-Length and Transfer-Encoding: send one of them")
+			err := serve.Errorf(serve.InvalidArgument, "", "the request has both Content-Length and Transfer-Encoding: send "+
+				"one of them")
 			s.metrics.answered(noRoute.op, s.write(w, r, reply{}, err), 0)
 			return
 		}

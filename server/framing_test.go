@@ -20,7 +20,8 @@ const (
 // A request with both lengths is refused with 400 and its connection is closed, even after other requests.
 func TestBothLengthsAreRefused(t *testing.T) {
 	s := listening(t, newWorld(t))
-	good := fmt.Sprintf(sizedPost, len(goodRank), goodRank) + fmt.Sprintf(chunkedPost, len(goodRank), goodRank) + "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	good := fmt.Sprintf(sizedPost, len(goodRank), goodRank) + fmt.Sprintf(chunkedPost, len(goodRank), goodRank) +
+		"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	smuggled := "GET /v1/users/u1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	for _, both := range []string{
 		"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "transfer-encoding: chunked\r\ncontent-length: 4\r\n",
@@ -77,7 +78,8 @@ func TestFramingFollowsRequests(t *testing.T) {
 			case 2:
 				fmt.Fprintf(&b, "\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\nX: %s\r\n\r\n", strings.Repeat("y", rng.IntN(300)))
 			default:
-				fmt.Fprintf(&b, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n2;a=b\r\nab\r\n1\r\nc\r\n0\r\nA: b\r\n\r\n")
+				fmt.Fprintf(&b, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: "+
+					"A\r\n\r\n2;a=b\r\nab\r\n1\r\nc\r\n0\r\nA: b\r\n\r\n")
 			}
 		}
 		unclear := int64(0)

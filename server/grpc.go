@@ -51,7 +51,8 @@ func (g grpcService) Rerank(ctx context.Context, r *grebev1.RerankRequest) (*gre
 	return g.s.Rerank(ctx, r)
 }
 
-func (g grpcService) ListModels(ctx context.Context, r *grebev1.ListModelsRequest) (*grebev1.ListModelsResponse, error) {
+func (g grpcService) ListModels(ctx context.Context,
+	r *grebev1.ListModelsRequest) (*grebev1.ListModelsResponse, error) {
 	return g.s.ListModels(ctx, r)
 }
 
@@ -67,11 +68,13 @@ func (g grpcService) GetCatalog(ctx context.Context, r *grebev1.GetCatalogReques
 	return g.s.GetCatalog(ctx, r)
 }
 
-func (g grpcService) ActivateCatalog(ctx context.Context, r *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
+func (g grpcService) ActivateCatalog(ctx context.Context,
+	r *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
 	return g.s.ActivateCatalog(ctx, r)
 }
 
-func (g grpcService) RollbackCatalog(ctx context.Context, r *grebev1.RollbackCatalogRequest) (*grebev1.CatalogResponse, error) {
+func (g grpcService) RollbackCatalog(ctx context.Context,
+	r *grebev1.RollbackCatalogRequest) (*grebev1.CatalogResponse, error) {
 	return g.s.RollbackCatalog(ctx, r)
 }
 
@@ -197,7 +200,8 @@ var grpcOps = map[string]string{
 }
 
 // intercept traces, guards and counts a call, as Server.serve does for HTTP.
-func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	next grpc.UnaryHandler) (any, error) {
 	op := grpcOps[info.FullMethod]
 	if op == "" {
 		return next(ctx, req) // health service

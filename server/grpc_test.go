@@ -44,7 +44,8 @@ func overPipe(t *testing.T, w *world) *grpc.ClientConn {
 			t.Error(err)
 		}
 	})
-	return dial(t, "passthrough:grebe", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }))
+	return dial(t, "passthrough:grebe", grpc.WithContextDialer(
+		func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }))
 }
 
 var rankRequest = &grebev1.RankRequest{
@@ -64,7 +65,8 @@ func checkGRPCRank(t *testing.T, conn *grpc.ClientConn) {
 			t.Errorf("result %v, want logit %v", r, logit(id, all))
 		}
 	}
-	if len(got.Results) != 3 || got.RequestId != "r" || got.Node != "n0" || got.Prefix != "user" || got.Usage.PromptTokens != int32(len(all)) {
+	if len(got.Results) != 3 || got.RequestId != "r" || got.Node != "n0" || got.Prefix != "user" ||
+		got.Usage.PromptTokens != int32(len(all)) {
 		t.Errorf("%v", got)
 	}
 }
@@ -80,7 +82,8 @@ func TestGRPC(t *testing.T) {
 	if err != nil || len(score.Scores) != 1 {
 		t.Fatalf("%v, %v", score, err)
 	}
-	checkScores(t, score.Scores[0].Values, []int32{9, 8}, slices.Concat(preamble, []int32{1}, text("a"), instruction), true)
+	checkScores(t, score.Scores[0].Values, []int32{9, 8}, slices.Concat(preamble, []int32{1}, text("a"), instruction),
+		true)
 	rerank, err := c.Rerank(ctx, &grebev1.RerankRequest{Model: "pw", Query: "q", Documents: []string{"a", "b"}})
 	if err != nil || len(rerank.Results) != 2 || rerank.Results[0].RelevanceScore < rerank.Results[1].RelevanceScore {
 		t.Errorf("%v, %v", rerank, err)
@@ -96,7 +99,8 @@ func TestGRPC(t *testing.T) {
 			t.Errorf("health of %q: %v, %v", name, got, err)
 		}
 	}
-	if m := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(m, `grebe_requests_total{code="200",op="rerank"} 1`) {
+	if m := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(m,
+		`grebe_requests_total{code="200",op="rerank"} 1`) {
 		t.Error("gRPC requests are not counted")
 	}
 }
@@ -110,7 +114,8 @@ func TestGRPCErrors(t *testing.T) {
 		code   codes.Code
 		text   string
 	}{
-		{func(r *grebev1.RankRequest) { r.Candidates[1].Id = "i999" }, codes.InvalidArgument, `candidates[1].id: no item "i999"`},
+		{func(r *grebev1.RankRequest) { r.Candidates[1].Id = "i999" }, codes.InvalidArgument,
+			`candidates[1].id: no item "i999"`},
 		{func(r *grebev1.RankRequest) { r.Candidates = nil }, codes.InvalidArgument, "candidates: "},
 		{func(r *grebev1.RankRequest) { r.Candidates = make([]*grebev1.Item, 10001) }, codes.InvalidArgument, "candidates: "},
 		{func(r *grebev1.RankRequest) { r.Candidates[1] = nil }, codes.InvalidArgument, "candidates[1]: "},
@@ -118,10 +123,13 @@ func TestGRPCErrors(t *testing.T) {
 		{func(r *grebev1.RankRequest) { r.TopK = -1 }, codes.InvalidArgument, "top_k: "},
 		{func(r *grebev1.RankRequest) { r.DeadlineMs = -1 }, codes.InvalidArgument, "deadline_ms: "},
 		{func(r *grebev1.RankRequest) { r.Candidates[2].Tokens[0] = -7 }, codes.InvalidArgument, "candidates[2].tokens[0]: "},
-		{func(r *grebev1.RankRequest) { r.Candidates[2].Identifier = proto.Int32(310) }, codes.FailedPrecondition, "candidates[2].identifier: "},
-		{func(r *grebev1.RankRequest) { r.Candidates[2].Identifier = proto.Int32(-3) }, codes.FailedPrecondition, "candidates[2].identifier: "},
+		{func(r *grebev1.RankRequest) { r.Candidates[2].Identifier = proto.Int32(310) }, codes.FailedPrecondition,
+			"candidates[2].identifier: "},
+		{func(r *grebev1.RankRequest) { r.Candidates[2].Identifier = proto.Int32(-3) }, codes.FailedPrecondition,
+			"candidates[2].identifier: "},
 		{func(r *grebev1.RankRequest) { r.Model = "x" }, codes.NotFound, "model: "},
-		{func(r *grebev1.RankRequest) { r.User = &grebev1.User{Tokens: make([]int32, positions)} }, codes.OutOfRange, "positions"},
+		{func(r *grebev1.RankRequest) { r.User = &grebev1.User{Tokens: make([]int32, positions)} }, codes.OutOfRange,
+			"positions"},
 		{func(r *grebev1.RankRequest) { r.RequestId = "\x00" }, codes.InvalidArgument, "request_id: "},
 	} {
 		req := proto.Clone(rankRequest).(*grebev1.RankRequest)
@@ -136,7 +144,8 @@ func TestGRPCErrors(t *testing.T) {
 		t.Errorf("negative label: %v", err)
 	}
 	for err, code := range map[error]codes.Code{
-		dispatch.ErrQueueFull: codes.ResourceExhausted, dispatch.ErrExpired: codes.DeadlineExceeded, engine.ErrClosed: codes.Unavailable,
+		dispatch.ErrQueueFull: codes.ResourceExhausted, dispatch.ErrExpired: codes.DeadlineExceeded,
+		engine.ErrClosed: codes.Unavailable,
 	} {
 		w.runner.Set(func(context.Context, *engine.Job) error { return err })
 		if _, got := c.Rank(context.Background(), rankRequest); status.Code(got) != code {

@@ -27,7 +27,8 @@ func guardedWorld(t *testing.T) (s *serving, keys map[string]string) {
 	}
 	key, digest := guard.NewKey()
 	keys["hurries"] = key
-	list = append(list, guard.Key{Name: "hurries", SHA256: digest, Roles: []guard.Role{guard.Serve}, Rate: 0.001, Burst: 1})
+	list = append(list, guard.Key{Name: "hurries", SHA256: digest, Roles: []guard.Role{guard.Serve}, Rate: 0.001,
+		Burst: 1})
 	g, err := guard.New(list)
 	if err != nil {
 		t.Fatal(err)

@@ -112,17 +112,19 @@ func (s *Server) getModel(_ *http.Request, name string) (reply, error) {
 }
 
 func (s *Server) postReload(r *http.Request, name string) (reply, error) {
-	return reloadReply(post(r, wire.DecodeReloadModel, func(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
-		req.Model = name
-		return s.service.ReloadModel(ctx, req)
-	}, wire.EncodeModel))
+	return reloadReply(post(r, wire.DecodeReloadModel,
+		func(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
+			req.Model = name
+			return s.service.ReloadModel(ctx, req)
+		}, wire.EncodeModel))
 }
 
 func (s *Server) postRollbackModel(r *http.Request, name string) (reply, error) {
-	return reloadReply(post(r, wire.DecodeRollbackModel, func(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
-		req.Model = name
-		return s.service.RollbackModel(ctx, req)
-	}, wire.EncodeModel))
+	return reloadReply(post(r, wire.DecodeRollbackModel,
+		func(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
+			req.Model = name
+			return s.service.RollbackModel(ctx, req)
+		}, wire.EncodeModel))
 }
 
 // reloadReply answers 202: the reload goes on after the answer, which has its progress.
@@ -180,8 +182,9 @@ func (s *Server) getMetrics(*http.Request, string) (reply, error) {
 
 // page is the dashboard. Its script requests the data, with the key that the reader enters.
 func (s *Server) page(*http.Request, string) (reply, error) {
-	body, err := dashboard.Page(dashboard.About{Node: s.service.Node(), Version: s.cfg.Version, SLOMillis: s.service.SLO().Milliseconds(),
-		Fleet: s.cfg.Fleet != nil, Story: s.cfg.Story})
+	body, err := dashboard.Page(dashboard.About{Node: s.service.Node(), Version: s.cfg.Version,
+		SLOMillis: s.service.SLO().Milliseconds(),
+		Fleet:     s.cfg.Fleet != nil, Story: s.cfg.Story})
 	return reply{kind: "text/html; charset=utf-8", body: body, policy: dashboard.Policy}, err
 }
 

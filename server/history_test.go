@@ -16,10 +16,12 @@ import (
 	"time"
 )
 
-// Readings are bounded, begin with the first one, and all of the last five minutes are there, however long the server runs.
+// Readings are bounded, begin with the first one, and all of the last five minutes are there, however long the server
+// runs.
 func TestHistoryIsBounded(t *testing.T) {
 	start := time.UnixMilli(1_000_000)
-	for _, runs := range []time.Duration{0, time.Minute, 20 * time.Minute, 21 * time.Minute, 7 * time.Hour, 7 * 24 * time.Hour} {
+	for _, runs := range []time.Duration{0, time.Minute, 20 * time.Minute, 21 * time.Minute, 7 * time.Hour,
+		7 * 24 * time.Hour} {
 		var h history
 		n := int64(0)
 		for at := time.Duration(0); at <= runs; at += readEvery {
@@ -78,7 +80,8 @@ func TestHistoryCounts(t *testing.T) {
 		if got.Now-got.Readings[2].Time != time.Second.Milliseconds() {
 			t.Errorf("the last reading is of %d, now is %d", got.Readings[2].Time, got.Now)
 		}
-		for _, want := range []string{`grebe_requests_total{code="200",op="rank"} 3` + "\n", `grebe_requests_total{code="429",op="rank"} 1` + "\n",
+		for _, want := range []string{`grebe_requests_total{code="200",op="rank"} 3` + "\n",
+			`grebe_requests_total{code="429",op="rank"} 1` + "\n",
 			`grebe_request_seconds_count{op="rank"} 4` + "\n", `grebe_request_seconds_bucket{op="rank",le="+Inf"} 4` + "\n"} {
 			if !strings.Contains(got.Readings[2].Metrics, want) {
 				t.Errorf("no %q in\n%s", want, got.Readings[2].Metrics)

@@ -46,41 +46,60 @@ type route struct {
 }
 
 var routes = map[string]*route{
-	"/":                    {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
-	"/openapi.json":        {op: "openapi", open: true, methods: map[string]handler{"GET": (*Server).getOpenAPI}},
-	"/v1/rank":             {op: "rank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRank}},
-	"/v1/recommend":        {op: "recommend", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRecommend}},
-	"/v1/score":            {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
-	"/v1/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
-	"/score":               {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
-	"/rerank":              {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
-	"/v2/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerankCohere}},
-	"/v1/completions":      {op: "completions", role: guard.Serve, openAI: true, methods: map[string]handler{"POST": (*Server).postCompletion}},
-	"/v1/chat/completions": {op: "completions", role: guard.Serve, openAI: true, methods: map[string]handler{"POST": (*Server).postChat}},
-	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
-	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
-	"/v1/items:check":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckItems}},
-	"/v1/users:check":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckUsers}},
-	"/v1/events:check":     {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckEvents}},
-	"/v1/items:index":      {op: "items", role: guard.Catalog, methods: indexMethods},
-	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
-	"/v1/events:batch":     {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postEventsBatch}},
-	"/v1/items":            {op: "items", role: guard.Catalog, list: true, methods: map[string]handler{"GET": (*Server).listItems}},
-	"/v1/users":            {op: "users", role: guard.Catalog, list: true, methods: map[string]handler{"GET": (*Server).listUsers}},
-	"/v1/hot":              {op: "catalog", role: guard.Admin, list: true, methods: map[string]handler{"GET": (*Server).getHot}},
-	"/v1/catalog":          {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
-	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postActivate}},
-	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postRollback}},
-	"/v1/batches":          {op: "batches", role: guard.Serve, stream: true, methods: map[string]handler{"POST": (*Server).postBatches}},
-	"/v1/backup":           {op: "backup", role: guard.Admin, methods: map[string]handler{"GET": (*Server).getBackup}},
-	"/v1/cluster":          {op: "cluster", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getCluster}},
-	"/v1/history":          {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getHistory}},
-	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
-	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
-	"/v2/health/ready":     {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
-	"/health":              {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
-	"/livez":               {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
-	"/readyz":              {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
+	"/":             {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
+	"/openapi.json": {op: "openapi", open: true, methods: map[string]handler{"GET": (*Server).getOpenAPI}},
+	"/v1/rank":      {op: "rank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRank}},
+	"/v1/recommend": {op: "recommend", role: guard.Serve,
+		methods: map[string]handler{"POST": (*Server).postRecommend}},
+	"/v1/score":  {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
+	"/v1/rerank": {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
+	"/score":     {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
+	"/rerank":    {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
+	"/v2/rerank": {op: "rerank", role: guard.Serve,
+		methods: map[string]handler{"POST": (*Server).postRerankCohere}},
+	"/v1/completions": {op: "completions", role: guard.Serve, openAI: true,
+		methods: map[string]handler{"POST": (*Server).postCompletion}},
+	"/v1/chat/completions": {op: "completions", role: guard.Serve, openAI: true,
+		methods: map[string]handler{"POST": (*Server).postChat}},
+	"/v1/models": {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
+	"/v1/items:batch": {op: "items", role: guard.Catalog, stream: true,
+		methods: map[string]handler{"POST": (*Server).postItems}},
+	"/v1/items:check": {op: "items", role: guard.Catalog, stream: true,
+		methods: map[string]handler{"POST": (*Server).postCheckItems}},
+	"/v1/users:check": {op: "users", role: guard.Catalog, stream: true,
+		methods: map[string]handler{"POST": (*Server).postCheckUsers}},
+	"/v1/events:check": {op: "users", role: guard.Catalog, stream: true,
+		methods: map[string]handler{"POST": (*Server).postCheckEvents}},
+	"/v1/items:index": {op: "items", role: guard.Catalog, methods: indexMethods},
+	"/v1/users:batch": {op: "users", role: guard.Catalog, stream: true,
+		methods: map[string]handler{"POST": (*Server).postUsers}},
+	"/v1/events:batch": {op: "users", role: guard.Catalog, stream: true,
+		methods: map[string]handler{"POST": (*Server).postEventsBatch}},
+	"/v1/items": {op: "items", role: guard.Catalog, list: true,
+		methods: map[string]handler{"GET": (*Server).listItems}},
+	"/v1/users": {op: "users", role: guard.Catalog, list: true,
+		methods: map[string]handler{"GET": (*Server).listUsers}},
+	"/v1/hot": {op: "catalog", role: guard.Admin, list: true,
+		methods: map[string]handler{"GET": (*Server).getHot}},
+	"/v1/catalog": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
+	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog,
+		methods: map[string]handler{"POST": (*Server).postActivate}},
+	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog,
+		methods: map[string]handler{"POST": (*Server).postRollback}},
+	"/v1/batches": {op: "batches", role: guard.Serve, stream: true,
+		methods: map[string]handler{"POST": (*Server).postBatches}},
+	"/v1/backup": {op: "backup", role: guard.Admin, methods: map[string]handler{"GET": (*Server).getBackup}},
+	"/v1/cluster": {op: "cluster", role: guard.Admin, open: true,
+		methods: map[string]handler{"GET": (*Server).getCluster}},
+	"/v1/history": {op: "metrics", role: guard.Admin, open: true,
+		methods: map[string]handler{"GET": (*Server).getHistory}},
+	"/metrics": {op: "metrics", role: guard.Admin, open: true,
+		methods: map[string]handler{"GET": (*Server).getMetrics}},
+	"/v2/health/live":  {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
+	"/v2/health/ready": {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
+	"/health":          {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
+	"/livez":           {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
+	"/readyz":          {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
 }
 
 // routesByID are routes that end with an id.
@@ -150,8 +169,8 @@ func findRoute(u *url.URL) (*route, string) {
 // Handler serves the API, health, metrics and the dashboard over HTTP, without gRPC.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
-// AdminHandler serves /debug/pprof, health, metrics, reloads and rollbacks of models, backups, and the cluster. It needs no key,
-// so it belongs on a listener that only operators reach.
+// AdminHandler serves /debug/pprof, health, metrics, reloads and rollbacks of models, backups, and the cluster. It
+// needs no key, so it belongs on a listener that only operators reach.
 func (s *Server) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -171,7 +190,8 @@ func (s *Server) AdminHandler() http.Handler {
 		mux.HandleFunc(path, s.adminCall)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.write(w, r, reply{}, serve.Errorf(serve.NotFound, "", "no %s here: this is the admin listener", serve.Quoted(r.URL.Path)))
+		s.write(w, r, reply{}, serve.Errorf(serve.NotFound, "", "no %s here: this is the admin listener",
+			serve.Quoted(r.URL.Path)))
 	})
 	return mux
 }
@@ -228,7 +248,8 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		return reply{}, serve.Errorf(serve.NotFound, "", "no %s here", serve.Quoted(r.URL.Path))
 	case h == nil:
 		w.Header().Set("Allow", rt.allow())
-		return reply{}, serve.Errorf(serve.MethodNotAllowed, "", "%s does not take %s", serve.Quoted(r.URL.Path), serve.Quoted(r.Method))
+		return reply{}, serve.Errorf(serve.MethodNotAllowed, "", "%s does not take %s", serve.Quoted(r.URL.Path),
+			serve.Quoted(r.Method))
 	}
 	key := ""
 	if rt.role != "" {

@@ -89,7 +89,8 @@ func TestBodyTooLargeIsRead(t *testing.T) {
 
 func TestUnknownModelsAreToldTheNames(t *testing.T) {
 	w := newWorld(t)
-	for _, body := range []string{`{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`, `{"model":"nope","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`} {
+	for _, body := range []string{`{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`,
+		`{"model":"nope","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`} {
 		if rec := w.ask("POST", "/v1/rank", body); !strings.Contains(rec.Body.String(), `\"id\"`) {
 			t.Errorf("%s: %d %s, want the names of the models", body, rec.Code, rec.Body)
 		}
@@ -149,16 +150,19 @@ func TestModels(t *testing.T) {
 	if got.Object != "list" || len(got.Data) != 3 {
 		t.Fatalf("%+v", got)
 	}
-	want := map[string]any{"id": "id", "object": "model", "owned_by": "grebe", "architecture": "Qwen3ForCausalLM", "dtype": "bf16",
+	want := map[string]any{"id": "id", "object": "model", "owned_by": "grebe", "architecture": "Qwen3ForCausalLM",
+		"dtype":   "bf16",
 		"scoring": "identifier", "vocab_size": 400., "max_model_len": 5000., "created": got.Data[0]["created"]}
-	if !reflect.DeepEqual(got.Data[0], want) || got.Data[0]["created"].(float64) < 1e9 || got.Data[1]["scoring"] != "pointwise" {
+	if !reflect.DeepEqual(got.Data[0], want) || got.Data[0]["created"].(float64) < 1e9 ||
+		got.Data[1]["scoring"] != "pointwise" {
 		t.Errorf("%v, want %v", got.Data, want)
 	}
 }
 
 func TestCatalogOverHTTP(t *testing.T) {
 	w := newWorld(t)
-	if got, want := w.ask("GET", "/v1/catalog", "").Body.String(), `{"items":4,"users":1,"version":"5","digest":"`; !strings.HasPrefix(got, want) {
+	if got, want := w.ask("GET", "/v1/catalog", "").Body.String(),
+		`{"items":4,"users":1,"version":"5","digest":"`; !strings.HasPrefix(got, want) {
 		t.Errorf("catalog %s, want %s…", got, want)
 	}
 	const item = `{"id":"a/b ☃","text":"x","tokens":[1],"identifier":7,"codes":[3,1],"attributes":{"category":["toys"]}}`
@@ -279,7 +283,8 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s is %d of type %q", f[1], rec.Code, rec.Header().Get("Content-Type"))
 		}
 	}
-	for _, path := range []string{"/assets/", "/assets/index.html", "/assets/dashboard.go", "/assets/../server.go", "/assets/none.js"} {
+	for _, path := range []string{"/assets/", "/assets/index.html", "/assets/dashboard.go", "/assets/../server.go",
+		"/assets/none.js"} {
 		if rec := w.ask("GET", path, ""); rec.Code != 404 {
 			t.Errorf("%s is %d, want 404", path, rec.Code)
 		}

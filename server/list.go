@@ -109,7 +109,8 @@ func listQuery(r *http.Request) (q url.Values, limit int, err error) {
 }
 
 // listIDs answers with ids that begin with ?prefix=: the first ones in order, or random ones with ?random.
-func listIDs(q url.Values, limit int, find func(prefix string, limit int, random bool) ([]string, bool)) (reply, error) {
+func listIDs(q url.Values, limit int, find func(prefix string, limit int, random bool) ([]string,
+	bool)) (reply, error) {
 	out := listing{IDs: []string{}}
 	ids, more := find(q.Get("prefix"), limit, q.Has("random"))
 	out.IDs, out.More = append(out.IDs, ids...), more

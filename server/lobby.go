@@ -41,7 +41,8 @@ func OpenLobby(l Listeners, secure *tls.Config) *Lobby {
 		if ln == nil {
 			continue
 		}
-		web := &http.Server{Handler: http.HandlerFunc(b.answer), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10}
+		web := &http.Server{Handler: http.HandlerFunc(b.answer), ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10}
 		web.SetKeepAlivesEnabled(false) // the server answers the next request
 		b.webs = append(b.webs, web)
 		lent := b.lend(ln)
@@ -64,7 +65,9 @@ func OpenLobby(l Listeners, secure *tls.Config) *Lobby {
 func (b *Lobby) openCalls(ln net.Listener, secure *tls.Config) {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(64 << 10),
-		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.Unavailable, *b.why.Load()) }),
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+			return status.Error(codes.Unavailable, *b.why.Load())
+		}),
 	}
 	if secure != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(secure)))

@@ -33,7 +33,8 @@ func TestLobby(t *testing.T) {
 	c := client(t)
 	for _, at := range []net.Listener{l.HTTP, l.Admin} {
 		for _, path := range []string{"/v2/health/live", "/livez"} {
-			if status, _, text := get(t, c, "http://"+at.Addr().String()+path); status != http.StatusOK || !strings.Contains(text, `"live":true`) {
+			if status, _, text := get(t, c, "http://"+at.Addr().String()+path); status != http.StatusOK ||
+				!strings.Contains(text, `"live":true`) {
 				t.Errorf("%s: %d %s", path, status, text)
 			}
 		}
@@ -42,7 +43,8 @@ func TestLobby(t *testing.T) {
 			var e struct {
 				Error struct{ Code, Message string }
 			}
-			if err := json.Unmarshal([]byte(text), &e); err != nil || status != http.StatusServiceUnavailable || h.Get("Retry-After") == "" ||
+			if err := json.Unmarshal([]byte(text), &e); err != nil || status != http.StatusServiceUnavailable ||
+				h.Get("Retry-After") == "" ||
 				e.Error.Code != "unavailable" || e.Error.Message != "loading model x, 40 %" {
 				t.Errorf("%s: %d %s %v", path, status, text, err)
 			}

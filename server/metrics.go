@@ -24,7 +24,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "grebe_request_seconds", Help: "Time to answer a request.", Buckets: serve.Latencies}, []string{"op"}),
 	}
 	m.batches = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "grebe_batch_lines_total", Help: "Requests of batches that have a result, by outcome: answered or failed."}, []string{"outcome"})
+		Name: "grebe_batch_lines_total", Help: "Requests of batches that have a result, by outcome: answered or failed."},
+		[]string{"outcome"})
 	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.batches} {
 		if err := r.Register(c); err != nil {
 			return nil, err

@@ -16,13 +16,15 @@ func TestSpansNameRequestAndModel(t *testing.T) {
 		"recommend": func(t *testing.T, p *sdk.TracerProvider) error {
 			ctx, span := p.Tracer("test").Start(t.Context(), "request")
 			defer span.End()
-			_, err := r.Recommend(ctx, &grebev1.RecommendRequest{Model: "m", RequestId: "r-7", User: &grebev1.User{Tokens: []int32{1, 2, 3}}, DeadlineMs: 60000})
+			_, err := r.Recommend(ctx, &grebev1.RecommendRequest{
+				Model: "m", RequestId: "r-7", User: &grebev1.User{Tokens: []int32{1, 2, 3}}, DeadlineMs: 60000})
 			return err
 		},
 		"rank": func(t *testing.T, p *sdk.TracerProvider) error {
 			ctx, span := p.Tracer("test").Start(t.Context(), "request")
 			defer span.End()
-			_, err := r.Rank(ctx, &grebev1.RankRequest{Model: "m", RequestId: "r-7", User: &grebev1.User{Tokens: []int32{1, 2, 3}}, DeadlineMs: 60000})
+			_, err := r.Rank(ctx, &grebev1.RankRequest{Model: "m", RequestId: "r-7", User: &grebev1.User{
+				Tokens: []int32{1, 2, 3}}, DeadlineMs: 60000})
 			_ = err // the span is named before the missing field is found
 			return nil
 		},
@@ -51,7 +53,8 @@ func TestSpansNameRequestAndModel(t *testing.T) {
 func TestPartsNameTheirItems(t *testing.T) {
 	w := newWorld(t)
 	for _, prefix := range []string{"user", "item"} {
-		got, err := w.Rank(t.Context(), &grebev1.RankRequest{Model: "id", User: &grebev1.User{Id: "u1"}, Prefix: prefix, Explain: true,
+		got, err := w.Rank(t.Context(), &grebev1.RankRequest{
+			Model: "id", User: &grebev1.User{Id: "u1"}, Prefix: prefix, Explain: true,
 			Candidates: []*grebev1.Item{{Id: "i3"}, {Id: "i1"}, {Id: "i2"}}})
 		if err != nil {
 			t.Fatal(err)

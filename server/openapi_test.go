@@ -66,7 +66,8 @@ func TestOpenAPIDocument(t *testing.T) {
 		t.Fatalf("%d: %v", resp.StatusCode, err)
 	}
 	rank := doc.Components.Schemas["RankRequest"].Properties
-	if doc.OpenAPI != "3.1.0" || rank["candidates"]["type"] != "array" || !strings.Contains(rank["top_k"]["description"].(string), "all") {
+	if doc.OpenAPI != "3.1.0" || rank["candidates"]["type"] != "array" ||
+		!strings.Contains(rank["top_k"]["description"].(string), "all") {
 		t.Errorf("RankRequest is described as %v", rank)
 	}
 	if item := doc.Components.Schemas["Item"]; !strings.Contains(item.Description, "catalog") {

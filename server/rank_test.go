@@ -104,7 +104,10 @@ func TestRankByIdentifier(t *testing.T) {
 		{"empty text", `{"text":""}`, nil},
 	} {
 		for _, prefix := range []string{"user", "item"} {
-			got := w.rank(t, fmt.Sprintf(`{"model":"id","user":%s,"candidates":[{"id":"i1"},{"id":"i2"},{"id":"i3"}],"prefix":%q,"request_id":"r-1"}`, c.user, prefix))
+			got := w.rank(t,
+				fmt.Sprintf(
+					`{"model":"id","user":%s,"candidates":[{"id":"i1"},{"id":"i2"},{"id":"i3"}],"prefix":%q,"request_id":"r-1"}`,
+					c.user, prefix))
 			all := slices.Concat(preamble, c.tokens, slices.Concat(items...), instruction)
 			if prefix == "item" {
 				all = slices.Concat(preamble, slices.Concat(items...), c.tokens, instruction)
@@ -146,7 +149,8 @@ func TestRankPointwise(t *testing.T) {
 	w := newWorld(t)
 	user := text("anvil|crate")
 	items := [][]int32{text("anvil"), {7, 8}, text("inline"), {1}}
-	body := `{"model":"pw","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"plain/1"},{"id":"mine","text":"inline"},{"tokens":[1]}],"prefix":%q}`
+	body :=
+		`{"model":"pw","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"plain/1"},{"id":"mine","text":"inline"},{"tokens":[1]}],"prefix":%q}`
 	for _, prefix := range []string{"user", "item"} {
 		var logits []float32
 		var scores []float64
@@ -185,7 +189,8 @@ func TestRankTopKAndTies(t *testing.T) {
 		}
 	}
 	for _, k := range []int{0, 50, 1000} {
-		got := w.rank(t, fmt.Sprintf(`{"model":"pw","user":{"id":"u1"},"top_k":%d,"candidates":[%s]}`, k, strings.Join(c, ",")))
+		got := w.rank(t, fmt.Sprintf(`{"model":"pw","user":{"id":"u1"},"top_k":%d,"candidates":[%s]}`, k,
+			strings.Join(c, ",")))
 		if len(got.Results) != 50 {
 			t.Errorf("top_k %d: %d results, want 50", k, len(got.Results))
 		}
@@ -205,7 +210,8 @@ func TestRankTenThousand(t *testing.T) {
 
 func TestRankInlineIdentifier(t *testing.T) {
 	w := newWorld(t)
-	got := w.rank(t, `{"model":"id","user":{"tokens":[1]},"candidates":[{"tokens":[2],"identifier":20},{"id":"i1","identifier":21},{"id":"i2"}]}`)
+	got := w.rank(t,
+		`{"model":"id","user":{"tokens":[1]},"candidates":[{"tokens":[2],"identifier":20},{"id":"i1","identifier":21},{"id":"i2"}]}`)
 	all := slices.Concat(preamble, []int32{1}, []int32{2}, text("anvil"), text("bolt"), instruction)
 	logits := []float32{logit(20, all), logit(21, all), logit(311, all)}
 	checkRanking(t, got, logits, naiveSoftmax(logits), []string{"", "i1", "i2"})
@@ -232,29 +238,44 @@ func TestRankErrors(t *testing.T) {
 		{`{"model":"id","user":{"tokens":[1,400]},"candidates":[{"id":"i1"}]}`, 400, "invalid_argument", "user.tokens[1]"},
 		{`{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`, 400, "invalid_argument", "model"},
 		{`{"model":"nope","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`, 404, "not_found", "model"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i999"}]}`, 400, "invalid_argument", "candidates[1].id"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i999"}]}`, 400, "invalid_argument",
+			"candidates[1].id"},
 		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{}]}`, 400, "invalid_argument", "candidates[1]"},
 		{`{"model":"id","user":{"id":"u1"},"candidates":[{"identifier":4}]}`, 400, "invalid_argument", "candidates[0]"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"tokens":[],"identifier":3}]}`, 400, "invalid_argument", "candidates[0]"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"tokens":[],"identifier":3}]}`, 400, "invalid_argument",
+			"candidates[0]"},
 		{`{"model":"pw","user":{"id":"u1"},"candidates":[{"text":""}]}`, 400, "invalid_argument", "candidates[0]"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"tokens":[400],"identifier":3}]}`, 400, "invalid_argument", "candidates[0].tokens[0]"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"plain/1"}]}`, 422, "unprocessable", "candidates[1].identifier"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"},{"id":"i1"}]}`, 422, "unprocessable", "candidates[2].identifier"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1","identifier":400}]}`, 422, "unprocessable", "candidates[0].identifier"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"tokens":[400],"identifier":3}]}`, 400, "invalid_argument",
+			"candidates[0].tokens[0]"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"plain/1"}]}`, 422, "unprocessable",
+			"candidates[1].identifier"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"},{"id":"i1"}]}`, 422, "unprocessable",
+			"candidates[2].identifier"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1","identifier":400}]}`, 422, "unprocessable",
+			"candidates[0].identifier"},
 		{`{"model":"raw","user":{"text":"x"},"candidates":[{"id":"i1"}]}`, 422, "unprocessable", "user"},
 		{`{"model":"raw","user":{"tokens":[1]},"candidates":[{"id":"i1"}]}`, 422, "unprocessable", "candidates[0]"},
 		{`{"model":"pw","user":{"id":"u1"},"candidates":[{"id":"i1"}],"prefix":"blend"}`, 422, "unprocessable", "prefix"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"prefix":"blend","budget":{"items":2}}`, 400, "invalid_argument", "budget"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"budget":{"items":0.2}}`, 400, "invalid_argument", "budget"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"prefix":"blend","budget":{"items":2}}`, 400,
+			"invalid_argument", "budget"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"budget":{"items":0.2}}`, 400, "invalid_argument",
+			"budget"},
 		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"prefix":"both"}`, 400, "invalid_argument", "prefix"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"deadline_ms":60001}`, 400, "invalid_argument", "deadline_ms"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"deadline_ms":-5}`, 400, "invalid_argument", "deadline_ms"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"deadline_ms":60001}`, 400, "invalid_argument",
+			"deadline_ms"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"deadline_ms":-5}`, 400, "invalid_argument",
+			"deadline_ms"},
 		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"top_k":-1}`, 400, "invalid_argument", "top_k"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"request_id":"a\u0000b"}`, 400, "invalid_argument", "request_id"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"request_id":"` + strings.Repeat("x", 129) + `"}`, 400, "invalid_argument", "request_id"},
-		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1","idd":1}]}`, 400, "invalid_argument", "candidates[0].idd"},
-		{`{"model":"id","user":{"text":"` + strings.Repeat("x", positions) + `"},"candidates":[{"id":"i1"}]}`, 413, "too_large", ""},
-		{`{"model":"id","user":{"text":"` + strings.Repeat("x", 1<<20) + `"},"candidates":[{"id":"i1"}]}`, 413, "too_large", ""},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"request_id":"a\u0000b"}`, 400, "invalid_argument",
+			"request_id"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"request_id":"` + strings.Repeat("x", 129) + `"}`, 400,
+			"invalid_argument", "request_id"},
+		{`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1","idd":1}]}`, 400, "invalid_argument",
+			"candidates[0].idd"},
+		{`{"model":"id","user":{"text":"` + strings.Repeat("x", positions) + `"},"candidates":[{"id":"i1"}]}`, 413,
+			"too_large", ""},
+		{`{"model":"id","user":{"text":"` + strings.Repeat("x", 1<<20) + `"},"candidates":[{"id":"i1"}]}`, 413, "too_large",
+			""},
 	} {
 		rec := w.ask("POST", "/v1/rank", c.body)
 		wantError(t, rec, c.status, c.code, c.field)
@@ -277,8 +298,11 @@ func TestRankHistoryOfLongItems(t *testing.T) {
 
 func TestRankMessageOfTheContract(t *testing.T) {
 	w := newWorld(t)
-	rec := w.ask("POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"},{"id":"i3"},{"id":"i999"}]}`)
-	want := `{"error":{"code":"invalid_argument","message":"candidates[3].id: no item \"i999\"","field":"candidates[3].id"}}` + "\n"
+	rec := w.ask("POST", "/v1/rank",
+		`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"},{"id":"i3"},{"id":"i999"}]}`)
+	want :=
+		`{"error":{"code":"invalid_argument","message":"candidates[3].id: no item \"i999\"","field":"candidates[3].id"}}` +
+			"\n"
 	if rec.Code != 400 || rec.Body.String() != want {
 		t.Errorf("%d %s, want 400 %s", rec.Code, rec.Body, want)
 	}
@@ -286,7 +310,8 @@ func TestRankMessageOfTheContract(t *testing.T) {
 
 func TestOneModelNeedsNoName(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Models = c.Models[:1] })
-	if got := w.rank(t, `{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); got.Model != "id" || got.Results[0].Score != 1 {
+	if got := w.rank(t, `{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); got.Model != "id" ||
+		got.Results[0].Score != 1 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -349,7 +374,8 @@ func TestDeadlineReachesTheEngine(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	wantError(t, w.ask("POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"deadline_ms":1}`), 504, "deadline_exceeded", "")
+	wantError(t, w.ask("POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}],"deadline_ms":1}`),
+		504, "deadline_exceeded", "")
 }
 
 func TestModelsThatMisbehave(t *testing.T) {

@@ -70,7 +70,8 @@ func TestRecommendPopular(t *testing.T) {
 	for seed := range 20 {
 		fields := fmt.Sprintf(`"n": 5, "temperature": 2, "seed": %d`, seed)
 		got := ask(`{"id": "nobody"}`, fields)
-		if again := ask(`{"id": "nobody"}`, fields); !slices.Equal(again.ids(), got.ids()) || got.Seed == nil || *got.Seed != uint64(seed) {
+		if again := ask(`{"id": "nobody"}`, fields); !slices.Equal(again.ids(), got.ids()) || got.Seed == nil ||
+			*got.Seed != uint64(seed) {
 			t.Errorf("seed %d: %v, then %v", seed, got.ids(), again.ids())
 		}
 		orders[strings.Join(got.ids(), " ")] = true
@@ -79,10 +80,14 @@ func TestRecommendPopular(t *testing.T) {
 		t.Errorf("%d orders of 20 seeds", len(orders))
 	}
 	known, plain := ask(`{"id": "u1"}`, `"n": 5`), r.recommend(t, `"user": {"id": "u1"}, "n": 5`)
-	if known.Fallback != "" || !slices.Equal(known.ids(), plain.ids()) || math.Abs(known.Results[0].Score-plain.Results[0].Score) > 1e-5 {
+	if known.Fallback != "" || !slices.Equal(known.ids(), plain.ids()) ||
+		math.Abs(known.Results[0].Score-plain.Results[0].Score) > 1e-5 {
 		t.Errorf("a user with a history: %+v, without a fallback %+v", known, plain)
 	}
-	wantError(t, r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "nobody"}}`), 400, "invalid_argument", "user.id")
-	wantError(t, r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "nobody"}, "fallback": "x"}`), 400, "invalid_argument", "fallback")
-	wantError(t, r.ask("POST", "/v1/recommend", `{"model": "deep", "user": {"id": "nobody"}, "fallback": "popular"}`), 422, "unprocessable", "")
+	wantError(t, r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "nobody"}}`), 400, "invalid_argument",
+		"user.id")
+	wantError(t, r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "nobody"}, "fallback": "x"}`), 400,
+		"invalid_argument", "fallback")
+	wantError(t, r.ask("POST", "/v1/recommend", `{"model": "deep", "user": {"id": "nobody"}, "fallback": "popular"}`), 422,
+		"unprocessable", "")
 }

@@ -41,7 +41,8 @@ func TestRecommendWithRanges(t *testing.T) {
 			return added(id) >= "2026-01-10" && added(id) < "2026-01-20"
 		}},
 		{`{"kind": {"not": ["3"]}}`, func(id string) bool { return kind(id) != "3" }},
-		{`{"kind": {"not": ["3"], "gte": 2}, "all": ["yes"]}`, func(id string) bool { return kind(id) == "2" || kind(id) == "4" }},
+		{`{"kind": {"not": ["3"], "gte": 2}, "all": ["yes"]}`,
+			func(id string) bool { return kind(id) == "2" || kind(id) == "4" }},
 		{`{"price": {"gt": 1e9}}`, func(string) bool { return false }},
 		{`{"kind": {"gte": "2026-01-01"}}`, func(string) bool { return false }},
 	} {
@@ -53,7 +54,9 @@ func TestRecommendWithRanges(t *testing.T) {
 		}
 		for range 2 { // the second time with the sets of the first
 			got := r.recommend(t, `"n": 1000, "user": {"id": "u1"}, "filter": `+c.filter)
-			same := slices.EqualFunc(got.Results, want, func(a, b result) bool { return a.ID == b.ID && a.Score-b.Score < 1e-6 && b.Score-a.Score < 1e-6 })
+			same := slices.EqualFunc(got.Results, want, func(a, b result) bool {
+				return a.ID == b.ID && a.Score-b.Score < 1e-6 && b.Score-a.Score < 1e-6
+			})
 			if !same {
 				t.Errorf("%s: %v, want %v", c.filter, got.Results, want)
 			}

@@ -29,8 +29,8 @@ type rankedBody struct {
 	Fallback string `json:"fallback"`
 }
 
-// Items that were found come back as a ranking of them orders them, with the scores of both. The ranking reuses the KV of
-// the user that the search left.
+// Items that were found come back as a ranking of them orders them, with the scores of both. The ranking reuses the KV
+// of the user that the search left.
 func TestRecommendThenRank(t *testing.T) {
 	r := newRecommender(t)
 	for i := range 30 { // both models score by identifier
@@ -53,7 +53,8 @@ func TestRecommendThenRank(t *testing.T) {
 	const user = `"user": {"id": "u1"}, "exclude": ["i7", "i8"], `
 	const whom = `"user": {"id": "u1"}, `
 	got := ask(user + `"n": 4, "exclude_seen": true, "rank": {"candidates": 12}`)
-	if by := got.Ranked; len(got.Results) != 4 || got.Short || by == nil || by.Model != "m" || by.Prefix != "user" || by.Candidates != 12 {
+	if by := got.Ranked; len(got.Results) != 4 || got.Short || by == nil || by.Model != "m" || by.Prefix != "user" ||
+		by.Candidates != 12 {
 		t.Fatalf("%+v", got)
 	} else if by.Usage.User == 0 || by.Usage.Cached < by.Usage.User-1 {
 		t.Errorf("the ranking found %d tokens cached, of a user of %d", by.Usage.Cached, by.Usage.User)
@@ -67,7 +68,8 @@ func TestRecommendThenRank(t *testing.T) {
 	}
 	for _, model := range []string{"m", "ranks"} {
 		got := ask(user + `"n": 12, "exclude_seen": true, "rank": {"model": "` + model + `", "prefix": "user"}`)
-		rec := r.ask("POST", "/v1/rank", `{"model": "`+model+`", `+whom+`"prefix": "user", "candidates": [`+strings.Join(candidates, ",")+`]}`)
+		rec := r.ask("POST", "/v1/rank", `{"model": "`+model+`", `+whom+`"prefix": "user", "candidates": [`+
+			strings.Join(candidates, ",")+`]}`)
 		var want rankedBody
 		must(t, json.Unmarshal(rec.Body.Bytes(), &want))
 		if rec.Code != 200 || len(want.Results) != 12 || got.Ranked.Model != model {
@@ -85,7 +87,8 @@ func TestRecommendThenRank(t *testing.T) {
 		}
 		return out
 	}
-	if few := ask(user + `"n": 100, "rank": {}, "filter": {"kind": ["2"]}`); !few.Short || few.Ranked == nil || len(few.Results) != 5 ||
+	if few := ask(user + `"n": 100, "rank": {}, "filter": {"kind": ["2"]}`); !few.Short || few.Ranked == nil ||
+		len(few.Results) != 5 ||
 		slices.ContainsFunc(ids(few), func(id string) bool { return kind(id) != 2 }) {
 		t.Errorf("of one kind: %+v", few)
 	}
@@ -94,7 +97,8 @@ func TestRecommendThenRank(t *testing.T) {
 	}
 	_, err := r.cat.PutUser(&grebev1.User{Id: "w", Events: []*grebev1.Event{{Item: "i20"}, {Item: "i21"}}})
 	must(t, err)
-	if cold := ask(`"user": {"id": "nobody"}, "n": 1, "fallback": "popular", "rank": {"candidates": 2}`); cold.Ranked != nil ||
+	if cold :=
+		ask(`"user": {"id": "nobody"}, "n": 1, "fallback": "popular", "rank": {"candidates": 2}`); cold.Ranked != nil ||
 		cold.Fallback != "popular" || len(cold.Results) != 1 || cold.Short {
 		t.Errorf("a user of whom nothing is known: %+v", cold)
 	}

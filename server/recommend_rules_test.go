@@ -42,7 +42,8 @@ func TestRecommendBoostAndQuota(t *testing.T) {
 		}, 0, func(id string) bool { return id == "i3" || id == "i4" }},
 		{`"quota": {"kind": 2}`, nil, 2, nil},
 		{`"quota": {"kind": 1, "all": 100}, "boost": {"kind": {"3": 4}}, "filter": {"kind": ["1", "2", "3"]}`,
-			func(id string) float64 { return on(kind(id) == 3, 4) }, 1, func(id string) bool { return kind(id) == 0 || kind(id) == 4 }},
+			func(id string) float64 { return on(kind(id) == 3, 4) }, 1,
+			func(id string) bool { return kind(id) == 0 || kind(id) == 4 }},
 	} {
 		got := r.ruled(t, `"n": 100, `+c.fields)
 		want := slices.Clone(all.Results)

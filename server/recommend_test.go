@@ -132,8 +132,9 @@ func newRecommender(t *testing.T) *recommender {
 // serves returns a model that runs on the recommender's engine.
 func (r *recommender) serves(name string, b *prompt.Builder, cache *reuse.Cache) serve.Model {
 	m := r.model
-	return serve.Model{Name: name, Runner: runnerDo(r.do), Prompt: b, Cache: cache, Vocab: vocab, Positions: m.MaxPositions(),
-		Generate: &generate.Generator{Prompt: b, Do: r.do, Cache: cache, Shape: m.Shape()}}
+	return serve.Model{Name: name, Runner: runnerDo(r.do), Prompt: b, Cache: cache, Vocab: vocab,
+		Positions: m.MaxPositions(),
+		Generate:  &generate.Generator{Prompt: b, Do: r.do, Cache: cache, Shape: m.Shape()}}
 }
 
 // runnerDo is a Runner of a function.
@@ -274,7 +275,8 @@ func TestRecommend(t *testing.T) {
 	r := newRecommender(t)
 	first := r.recommend(t, `"user": {"id": "u1"}, "request_id": "r"`)
 	_, _, version := r.cat.Counts()
-	if len(first.Results) != 10 || first.Short || first.Version != version || first.RequestID != "r" || first.Model != "m" || first.Node != "n0" {
+	if len(first.Results) != 10 || first.Short || first.Version != version || first.RequestID != "r" ||
+		first.Model != "m" || first.Node != "n0" {
 		t.Errorf("ten of thirty items: %+v, catalog version %s", first, version)
 	}
 	if first.Usage.Cached != 0 || first.Usage.Beams == 0 || first.Timing["total"] <= 0 {
@@ -282,13 +284,15 @@ func TestRecommend(t *testing.T) {
 	}
 	again := r.recommend(t, `"user": {"id": "u1"}, "n": 10, "beam_width": 128, "top_k": 128, "exclude": [], "filter": {}`)
 	if !slices.Equal(again.ids(), first.ids()) || again.Usage.Cached == 0 {
-		t.Errorf("the same with the defaults: %v, %d cached; want %v on the cached user", again.ids(), again.Usage.Cached, first.ids())
+		t.Errorf("the same with the defaults: %v, %d cached; want %v on the cached user", again.ids(), again.Usage.Cached,
+			first.ids())
 	}
 	all := r.recommend(t, `"user": {"id": "u1"}, "n": 10000`)
 	if len(all.Results) != 30 || !all.Short || !slices.Equal(all.ids()[:10], first.ids()) {
 		t.Errorf("ten thousand of thirty: %d, short %v", len(all.Results), all.Short)
 	}
-	if i, j := slices.Index(all.ids(), "i7"), slices.Index(all.ids(), "i8"); j != i+1 || all.Results[i].Score != all.Results[j].Score {
+	if i, j := slices.Index(all.ids(), "i7"), slices.Index(all.ids(), "i8"); j != i+1 ||
+		all.Results[i].Score != all.Results[j].Score {
 		t.Errorf("two items with the same codes stand at %d and %d", i, j)
 	}
 	total, paths := 0.0, map[string]bool{}
@@ -310,7 +314,8 @@ func TestRecommend(t *testing.T) {
 func TestFilterOnAnUnknownAttribute(t *testing.T) {
 	r := newRecommender(t)
 	ask := func() string {
-		rec := r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "u1"}, "filter": {"kindd": ["1"], "kind": ["1"]}}`)
+		rec := r.ask("POST", "/v1/recommend",
+			`{"model": "m", "user": {"id": "u1"}, "filter": {"kindd": ["1"], "kind": ["1"]}}`)
 		wantError(t, rec, 400, "invalid_argument", "filter.kindd")
 		return rec.Body.String()
 	}
@@ -337,7 +342,8 @@ func TestShortSaysWhy(t *testing.T) {
 	r := newRecommender(t)
 	var lines []string
 	for i := range 3000 {
-		lines = append(lines, fmt.Sprintf(`{"id": "x%d", "text": "t", "codes": [%d, %d, %d], "attributes": {"rare": ["%d"]}}`, i, i%6, i/6%5, i/30%4, i%100))
+		lines = append(lines, fmt.Sprintf(`{"id": "x%d", "text": "t", "codes": [%d, %d, %d], "attributes": {"rare": ["%d"]}}`,
+			i, i%6, i/6%5, i/30%4, i%100))
 	}
 	r.lines(t, "", lines...)
 	ask := func(fields string) *recommendBody {
@@ -362,7 +368,8 @@ func TestShortSaysWhy(t *testing.T) {
 	} {
 		b := ask(c.fields)
 		if b.Reason != c.reason || b.Short != (c.reason != "") || c.n >= 0 && len(b.Results) != c.n {
-			t.Errorf("%s: %d items, short %v because of %q; want %d and %q", c.fields, len(b.Results), b.Short, b.Reason, c.n, c.reason)
+			t.Errorf("%s: %d items, short %v because of %q; want %d and %q", c.fields, len(b.Results), b.Short, b.Reason, c.n,
+				c.reason)
 		}
 	}
 }
@@ -377,7 +384,8 @@ func TestRecommendEligible(t *testing.T) {
 		{`{"id": "u1"}`, `"exclude": ["i1", "i2", "nobody"]`, func(id string) bool { return id != "i1" && id != "i2" }},
 		{`{"id": "u1"}`, `"exclude_seen": true`, func(id string) bool { return id != "i3" && id != "i4" }},
 		{`{"id": "u1"}`, `"exclude_seen": false`, func(string) bool { return true }},
-		{`{"id": "u2"}`, `"exclude_seen": true, "exclude": ["i7"]`, func(id string) bool { return id != "i5" && id != "i6" && id != "i7" }},
+		{`{"id": "u2"}`, `"exclude_seen": true, "exclude": ["i7"]`,
+			func(id string) bool { return id != "i5" && id != "i6" && id != "i7" }},
 		{`{"history": ["i9", "i3"]}`, `"exclude_seen": true`, func(id string) bool { return id != "i9" && id != "i3" }},
 		{`{"id": "u1"}`, `"filter": {"kind": ["1", "3"]}`, func(id string) bool { return kind(id) == 1 || kind(id) == 3 }},
 		{`{"id": "u1"}`, `"filter": {"kind": ["1", "3"], "all": ["yes"]}, "exclude_seen": true`,
@@ -435,7 +443,8 @@ func TestRecommendErrors(t *testing.T) {
 		{`{"model": "m", "user": {"id": "u1"}, "beam_width": 8193}`, 400, "invalid_argument", "beam_width"},
 		{`{"model": "m", "user": {"id": "u1"}, "top_k": -1}`, 400, "invalid_argument", "top_k"},
 		{`{"model": "m", "user": {"id": "u1"}, "exclude": ["a", ""]}`, 400, "invalid_argument", "exclude[1]"},
-		{`{"model": "m", "user": {"id": "u1"}, "exclude": ["a", "b", "` + long + `"]}`, 400, "invalid_argument", "exclude[2]"},
+		{`{"model": "m", "user": {"id": "u1"}, "exclude": ["a", "b", "` + long + `"]}`, 400, "invalid_argument",
+			"exclude[2]"},
 		{`{"model": "m", "user": {"id": "u1"}, "exclude": "a"}`, 400, "invalid_argument", "exclude"},
 		{`{"model": "m", "user": {"id": "u1"}, "exclude_seen": 1}`, 400, "invalid_argument", "exclude_seen"},
 		{`{"model": "m", "user": {"id": "u1"}, "filter": {"kind": []}}`, 400, "invalid_argument", "filter.kind"},
@@ -502,9 +511,11 @@ func TestRecommendWhenTheEngineFails(t *testing.T) {
 func TestRecommendOverGRPC(t *testing.T) {
 	r := newRecommender(t)
 	c := grebev1.NewGrebeClient(overPipe(t, r.world))
-	want := r.recommend(t, `"user": {"id": "u1"}, "n": 7, "exclude_seen": true, "filter": {"all": ["yes"]}, "beam_width": 16, "top_k": 4`)
+	want := r.recommend(t,
+		`"user": {"id": "u1"}, "n": 7, "exclude_seen": true, "filter": {"all": ["yes"]}, "beam_width": 16, "top_k": 4`)
 	request := func() *grebev1.RecommendRequest {
-		return &grebev1.RecommendRequest{Model: "m", User: &grebev1.User{Id: "u1"}, N: 7, ExcludeSeen: true, BeamWidth: 16, TopK: 4,
+		return &grebev1.RecommendRequest{Model: "m", User: &grebev1.User{Id: "u1"}, N: 7, ExcludeSeen: true, BeamWidth: 16,
+			TopK:   4,
 			Filter: map[string]*grebev1.Condition{"all": {Values: []string{"yes"}}}}
 	}
 	got, err := c.Recommend(t.Context(), request())
@@ -517,7 +528,8 @@ func TestRecommendOverGRPC(t *testing.T) {
 	if len(got.Results) != len(want.Results) || got.CatalogVersion != want.Version || got.Short != want.Short {
 		t.Errorf("got %v, over HTTP %+v", got, want)
 	}
-	if got, err := c.Recommend(t.Context(), &grebev1.RecommendRequest{Model: "m", User: &grebev1.User{Id: "u1"}}); err != nil || len(got.Results) != 10 {
+	if got, err := c.Recommend(t.Context(), &grebev1.RecommendRequest{
+		Model: "m", User: &grebev1.User{Id: "u1"}}); err != nil || len(got.Results) != 10 {
 		t.Errorf("defaults: %v, %v", got, err)
 	}
 	for field, change := range map[string]func(*grebev1.RecommendRequest){
@@ -527,7 +539,9 @@ func TestRecommendOverGRPC(t *testing.T) {
 		"exclude":     func(q *grebev1.RecommendRequest) { q.Exclude = make([]string, 100001) },
 		"exclude[0]":  func(q *grebev1.RecommendRequest) { q.Exclude = []string{""} },
 		"filter.kind": func(q *grebev1.RecommendRequest) { q.Filter["kind"] = nil },
-		"filter.much": func(q *grebev1.RecommendRequest) { q.Filter["much"] = &grebev1.Condition{Values: make([]string, 5000)} },
+		"filter.much": func(q *grebev1.RecommendRequest) {
+			q.Filter["much"] = &grebev1.Condition{Values: make([]string, 5000)}
+		},
 		"filter": func(q *grebev1.RecommendRequest) {
 			for i := range 100 {
 				q.Filter[fmt.Sprint(i)] = &grebev1.Condition{Values: []string{""}}
@@ -589,10 +603,12 @@ func TestRecommendIsCountedAndShown(t *testing.T) {
 	if len(got.Models) != 3 || got.Items != 32 {
 		t.Fatalf("%+v, want 32 items and three models that have codes", got)
 	}
-	if m := got.Models[0]; m.Model != "m" || m.Version != got.Version || m.Digest == "" || m.Items != 30 || m.Skipped != 2 || m.Age < 0 {
+	if m := got.Models[0]; m.Model != "m" || m.Version != got.Version || m.Digest == "" || m.Items != 30 ||
+		m.Skipped != 2 || m.Age < 0 {
 		t.Errorf("model m: %+v of %+v", m, got)
 	}
-	if m := got.Models[2]; m.Model != "deep" || m.Digest != "" || m.Items != 0 || m.Skipped != 32 || m.Unusable != 31 || len(m.Examples) != 3 {
+	if m := got.Models[2]; m.Model != "deep" || m.Digest != "" || m.Items != 0 || m.Skipped != 32 || m.Unusable != 31 ||
+		len(m.Examples) != 3 {
 		t.Errorf("model deep: %+v", m)
 	}
 }
@@ -669,7 +685,8 @@ func (r *recommender) consistent(t *testing.T, rec *httptest.ResponseRecorder) s
 func TestRecommendFromKnownPrefix(t *testing.T) {
 	warm, cold := newRecommender(t), newRecommender(t)
 	user := func(tokens ...int32) string {
-		return fmt.Sprintf(`"user": {"tokens": %s}`, strings.ReplaceAll(fmt.Sprint(slices.Concat(slices.Repeat([]int32{5, 9, 30}, 30), tokens)), " ", ","))
+		return fmt.Sprintf(`"user": {"tokens": %s}`, strings.ReplaceAll(
+			fmt.Sprint(slices.Concat(slices.Repeat([]int32{5, 9, 30}, 30), tokens)), " ", ","))
 	}
 	warm.recommend(t, user(7, 8))
 	for _, last := range [][]int32{{1, 2, 3}, {7, 8}, nil} {

@@ -23,14 +23,17 @@ func TestReloadThatPanics(t *testing.T) {
 	for name, load := range map[string]loaderFunc{
 		"loading": func() *serve.Model { panic("on purpose") },
 		"trying": func() *serve.Model {
-			return &serve.Model{Name: "id", Prompt: newBuilder(t, bytesTokenizer{}), Vocab: vocab, Runner: runnerDo(func(context.Context, *engine.Job) (*engine.Result, error) { panic("on purpose") })}
+			return &serve.Model{Name: "id", Prompt: newBuilder(t, bytesTokenizer{}), Vocab: vocab,
+				Runner: runnerDo(func(context.Context, *engine.Job) (*engine.Result, error) { panic("on purpose") })}
 		},
 	} {
 		w := newWorld(t, func(c *setup) { c.Loader = load })
-		if rec := w.ask("POST", "/v1/models/id:reload", `{"wait":true}`); rec.Code != http.StatusConflict || !strings.Contains(rec.Body.String(), "stays as it was") {
+		if rec := w.ask("POST", "/v1/models/id:reload", `{"wait":true}`); rec.Code != http.StatusConflict ||
+			!strings.Contains(rec.Body.String(), "stays as it was") {
 			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
 		}
-		if rec := w.ask("POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); rec.Code != http.StatusOK {
+		if rec := w.ask("POST", "/v1/rank",
+			`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); rec.Code != http.StatusOK {
 			t.Errorf("%s: afterwards %d %s", name, rec.Code, rec.Body)
 		}
 	}

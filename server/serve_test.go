@@ -165,7 +165,8 @@ func TestServeDoesNotWaitForWatchers(t *testing.T) {
 	s := listening(t, w)
 	var watchers []grpc_health_v1.Health_WatchClient
 	for _, ln := range []net.Listener{s.grpc, s.http} {
-		stream, err := grpc_health_v1.NewHealthClient(dial(t, ln.Addr().String())).Watch(context.Background(), &grpc_health_v1.HealthCheckRequest{})
+		stream, err := grpc_health_v1.NewHealthClient(dial(t, ln.Addr().String())).Watch(context.Background(),
+			&grpc_health_v1.HealthCheckRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +191,8 @@ func TestServeDoesNotWaitForWatchers(t *testing.T) {
 func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 1<<20, 1<<20 })
 	s := listening(t, w)
-	req := &grebev1.RankRequest{Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}}, Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}}
+	req := &grebev1.RankRequest{Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}},
+		Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}}
 	for _, ln := range []net.Listener{s.grpc, s.http} {
 		c := grebev1.NewGrebeClient(dial(t, ln.Addr().String()))
 		if _, err := c.Rank(t.Context(), req); err != nil {
@@ -209,7 +211,8 @@ func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
 		}
 	}
 	w.reading.Add(w.mostReading())
-	if _, err := grebev1.NewGrebeClient(dial(t, s.grpc.Addr().String())).Rank(t.Context(), req); status.Code(err) != codes.ResourceExhausted {
+	if _, err := grebev1.NewGrebeClient(dial(t, s.grpc.Addr().String())).Rank(t.Context(),
+		req); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("while as many messages are read as may be: %v", err)
 	}
 	w.reading.Add(-w.mostReading())
@@ -227,7 +230,9 @@ func TestSlowMessagesOfGRPCAreBounded(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 1<<20, 3<<20 })
 	w.patience = time.Millisecond
 	s := listening(t, w)
-	message, err := proto.Marshal(&grebev1.RankRequest{Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}}, Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}})
+	message, err := proto.Marshal(&grebev1.RankRequest{
+		Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}},
+		Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,20 +341,29 @@ func TestClientGone(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
-	if m := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(m, `grebe_requests_total{code="499",op="rank"} 1`) {
+	if m := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(m,
+		`grebe_requests_total{code="499",op="rank"} 1`) {
 		t.Error("the request was not counted as 499")
 	}
 }
 
 // malformedSeeds are the requests to mutate: method, path, body.
 var malformedSeeds = [][3]string{
-	{"POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"}],"top_k":1,"prefix":"auto","deadline_ms":2000,"request_id":"x"}`},
-	{"POST", "/v1/rank", `{"model":"pw","user":{"tokens":[1,2]},"candidates":[{"tokens":[3],"identifier":5},{"text":"é","attributes":{"a":["b"]}}]}`},
-	{"POST", "/v1/score", `{"model":"id","query":"q","items":["a",[1,2]],"label_token_ids":[1,2],"apply_softmax":true,"item_first":false}`},
+	{
+		"POST", "/v1/rank",
+		`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"}],"top_k":1,"prefix":"auto","deadline_ms":2000,"request_id":"x"}`},
+	{
+		"POST", "/v1/rank",
+		`{"model":"pw","user":{"tokens":[1,2]},"candidates":[{"tokens":[3],"identifier":5},{"text":"é","attributes":{"a":["b"]}}]}`},
+	{
+		"POST", "/v1/score",
+		`{"model":"id","query":"q","items":["a",[1,2]],"label_token_ids":[1,2],"apply_softmax":true,"item_first":false}`},
 	{"POST", "/v1/score", `{"model":"id","query":[1],"items":[[2]],"label_token_ids":[3]}`},
 	{"POST", "/v1/rerank", `{"model":"pw","query":"q","documents":["a",{"text":"b"}],"top_n":1,"return_documents":true}`},
 	{"PUT", "/v1/items/x", `{"id":"x","text":"t","tokens":[1],"identifier":3,"codes":[1,2],"attributes":{"c":["d"]}}`},
-	{"PUT", "/v1/users/y", `{"id":"y","history":["i1"],"events":[{"item":"i1","time":1,"action":2,"features":{"f":1.5}}]}`},
+	{
+		"PUT", "/v1/users/y",
+		`{"id":"y","history":["i1"],"events":[{"item":"i1","time":1,"action":2,"features":{"f":1.5}}]}`},
 	{"GET", "/v1/models", ""},
 	{"GET", "/v1/catalog", ""},
 	{"DELETE", "/v1/items/none", ""},
@@ -359,7 +373,8 @@ var malformedSeeds = [][3]string{
 
 // mutate makes some random changes to b.
 func mutate(rng *rand.Rand, b []byte, changes int) []byte {
-	pieces := []string{`"`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `-1`, `1e309`, `99999999999`, `\ud800`, "\xff\xfe", "\x00", `"id":`, `[[[[[[[[`, "é", "\r\n", " "}
+	pieces := []string{`"`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `-1`, `1e309`, `99999999999`, `\ud800`, "\xff\xfe",
+		"\x00", `"id":`, `[[[[[[[[`, "é", "\r\n", " "}
 	b = append([]byte(nil), b...)
 	for range changes {
 		at := rng.IntN(len(b) + 1)
@@ -405,8 +420,10 @@ func malformed(rng *rand.Rand) (raw []byte, whole bool) {
 		method = []string{"GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "post", "X" + method}[rng.IntN(9)]
 		whole = true
 	case 4:
-		header = []string{"Content-Type: text/html\r\n", "Content-Type: ;;\r\n", "Content-Encoding: gzip\r\n", "Transfer-Encoding: nonsense\r\n",
-			"Expect: 200-maybe\r\n", "Content-Length: 5\r\n", "X: " + strings.Repeat("y", 100000) + "\r\n", "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n",
+		header = []string{"Content-Type: text/html\r\n", "Content-Type: ;;\r\n", "Content-Encoding: gzip\r\n",
+			"Transfer-Encoding: nonsense\r\n",
+			"Expect: 200-maybe\r\n", "Content-Length: 5\r\n", "X: " + strings.Repeat("y", 100000) + "\r\n",
+			"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\n",
 			"Transfer-Encoding: chunked\r\n", ": \r\n", "a b: c\r\n"}[rng.IntN(11)]
 	case 5:
 		length = rng.IntN(2 * (len(body) + 1)) // not the body's
@@ -417,7 +434,8 @@ func malformed(rng *rand.Rand) (raw []byte, whole bool) {
 	if length < 0 {
 		length = len(body)
 	}
-	return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s", method, path, header, length, body), whole
+	return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s", method,
+		path, header, length, body), whole
 }
 
 // Ten thousand malformed requests to a real listener never make the server fail, and it answers a good request as

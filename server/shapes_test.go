@@ -115,7 +115,9 @@ func TestShapesAgree(t *testing.T) {
 	}
 
 	var tei []result
-	decode(t, w.ask("POST", "/rerank", `{"query":"colour","texts":["red","green","blue"],"raw_scores":false,"return_text":true}`), &tei)
+	decode(t,
+		w.ask("POST", "/rerank", `{"query":"colour","texts":["red","green","blue"],"raw_scores":false,"return_text":true}`),
+		&tei)
 	check("TEI", ordered("TEI", tei))
 	if tei[0].Text != docs[tei[0].Index] {
 		t.Errorf("TEI: text of %+v", tei[0])
@@ -123,7 +125,9 @@ func TestShapesAgree(t *testing.T) {
 	decode(t, w.ask("POST", "/rerank", `{"query":"colour","texts":["red","green","blue"]}`), &tei)
 
 	var cohere struct{ Results []result }
-	decode(t, w.ask("POST", "/v2/rerank", `{"model":"pw","query":"colour","documents":["red","green","blue"],"max_tokens_per_doc":99}`), &cohere)
+	decode(t,
+		w.ask("POST", "/v2/rerank",
+			`{"model":"pw","query":"colour","documents":["red","green","blue"],"max_tokens_per_doc":99}`), &cohere)
 	check("Cohere v2", ordered("Cohere v2", cohere.Results))
 
 	var jina struct{ Results []result }
@@ -144,7 +148,8 @@ func TestShapesAgree(t *testing.T) {
 	}
 	check("vLLM, one to many", scores(`{"model":"pw","text_1":"colour","text_2":["red","green","blue"]}`))
 	check("vLLM, pairs", scores(`{"model":"pw","text_1":["colour","colour","colour"],"text_2":["red","green","blue"]}`))
-	if got := scores(`{"model":"pw","text_1":["other","colour"],"text_2":["red","red"]}`); math.Abs(got[1]-want[0]) > 1e-9 || got[0] == got[1] {
+	if got := scores(`{"model":"pw","text_1":["other","colour"],"text_2":["red","red"]}`); math.Abs(
+		got[1]-want[0]) > 1e-9 || got[0] == got[1] {
 		t.Errorf("vLLM: pairs with different queries: %v, want the second %v", got, want[0])
 	}
 }
@@ -216,7 +221,8 @@ func TestReflection(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+		err = stream.Send(&reflectionv1.ServerReflectionRequest{
+			MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
 		if err != nil && !errors.Is(err, io.EOF) { // EOF: the call was refused, and Recv returns the reason
 			return nil, err
 		}

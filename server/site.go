@@ -46,11 +46,13 @@ type arrival struct {
 // check returns an error for a request that a page of another site may have sent.
 func (s *site) check(a *arrival) error {
 	if !s.knows(a) {
-		return serve.Errorf(serve.PermissionDenied, "", "this server does not answer for the host %s: add it to hosts in the configuration, or set auth.keys",
+		return serve.Errorf(serve.PermissionDenied, "", "this server does not answer for the host %s: add it to hosts in "+
+			"the configuration, or set auth.keys",
 			serve.Quoted(a.host))
 	}
 	if s.foreign(a) {
-		return serve.Errorf(serve.PermissionDenied, "", "a web page of another site sent this request: add its host to hosts in the configuration to allow it")
+		return serve.Errorf(serve.PermissionDenied, "", "a web page of another site sent this request: add its host to "+
+			"hosts in the configuration to allow it")
 	}
 	return nil
 }
@@ -63,7 +65,8 @@ func (s *site) knows(a *arrival) bool {
 		return true
 	}
 	host := hostOnly(a.host)
-	if s.configured(host) || host == "localhost" || strings.HasSuffix(host, ".localhost") || a.name != "" && host == strings.ToLower(a.name) {
+	if s.configured(host) || host == "localhost" || strings.HasSuffix(host, ".localhost") ||
+		a.name != "" && host == strings.ToLower(a.name) {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)
@@ -120,7 +123,8 @@ func (s *Server) screened(next http.Handler, always bool) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		a := arrival{host: r.Host, header: r.Header.Get, read: r.Method == http.MethodGet || r.Method == http.MethodHead, public: !always}
+		a := arrival{host: r.Host, header: r.Header.Get, read: r.Method == http.MethodGet ||
+			r.Method == http.MethodHead, public: !always}
 		a.local, _ = r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 		if r.TLS != nil {
 			a.name = r.TLS.ServerName

@@ -39,14 +39,17 @@ func TestForeignHostsAreRefusedWithoutKeys(t *testing.T) {
 	s := listening(t, newWorld(t, func(c *setup) { c.Hosts = []string{"Shop.Example"} }))
 	h1, h2 := client(t), &http.Client{Transport: cleartextHTTP2(t)}
 	for _, c := range []*http.Client{h1, h2} {
-		for _, path := range []string{"/", "/v1/items/i1", "/v1/users/u1", "/metrics", "/v1/hot", "/openapi.json", "/nowhere"} {
-			for _, host := range []string{"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "10.9.8.7", "shop.example.evil"} {
+		for _, path := range []string{"/", "/v1/items/i1", "/v1/users/u1", "/metrics", "/v1/hot", "/openapi.json",
+			"/nowhere"} {
+			for _, host := range []string{"evil.example", "evil.example:8080", "127.0.0.1.evil.example",
+				"localhost.evil.example", "10.9.8.7", "shop.example.evil"} {
 				if got := asked(t, c, s.http, "GET", path, host); got != http.StatusForbidden {
 					t.Errorf("GET %s for the host %s: %d, want 403", path, host, got)
 				}
 			}
 		}
-		for _, host := range []string{"127.0.0.1:1", "localhost", "LOCALHOST:80", "grebe.localhost", "[::1]:80", "shop.example", "shop.example:443", "127.8.8.8"} {
+		for _, host := range []string{"127.0.0.1:1", "localhost", "LOCALHOST:80", "grebe.localhost", "[::1]:80",
+			"shop.example", "shop.example:443", "127.8.8.8"} {
 			if got := asked(t, c, s.http, "GET", "/v1/items/i1", host); got != http.StatusOK {
 				t.Errorf("the host %s: %d, want 200", host, got)
 			}
@@ -55,7 +58,8 @@ func TestForeignHostsAreRefusedWithoutKeys(t *testing.T) {
 			t.Errorf("health for any host: %d, want 200", got)
 		}
 	}
-	for _, path := range []string{"/debug/pprof/heap", "/debug/pprof/cmdline", "/metrics", "/v1/models/id:reload", "/v1/cluster",
+	for _, path := range []string{"/debug/pprof/heap", "/debug/pprof/cmdline", "/metrics", "/v1/models/id:reload",
+		"/v1/cluster",
 		"/v1/cluster/nodes/n1:drain"} {
 		method := "GET"
 		if strings.HasPrefix(path, "/v1") {
@@ -90,13 +94,15 @@ func TestCrossSiteWritesAreRefusedWithoutKeys(t *testing.T) {
 		{"another port", []string{"Origin", "http://127.0.0.1:1", "Sec-Fetch-Site", "same-site"}, false},
 		{"sandboxed frame", []string{"Origin", "null"}, false},
 		{"foreign page without origin", []string{"Sec-Fetch-Site", "cross-site"}, false},
-		{"foreign form", []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, false},
+		{"foreign form", []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode",
+			"navigate"}, false},
 	}
 	for _, k := range cases {
 		for _, w := range []struct {
 			ln           net.Listener
 			method, path string
-		}{{s.http, "PUT", "/v1/items/planted"}, {s.http, "DELETE", "/v1/users/u9"}, {s.http, "POST", "/v1/items:batch"}, {s.admin, "POST", "/v1/models/id:reload"}} {
+		}{{s.http, "PUT", "/v1/items/planted"}, {s.http, "DELETE", "/v1/users/u9"}, {s.http, "POST", "/v1/items:batch"},
+			{s.admin, "POST", "/v1/models/id:reload"}} {
 			headers := k.headers
 			if w.ln == s.admin && len(headers) > 1 && headers[1] == "http://"+own {
 				headers = append([]string{"Origin", "http://" + s.admin.Addr().String()}, headers[2:]...)
@@ -123,7 +129,8 @@ func TestCrossSiteWritesAreRefusedWithoutKeys(t *testing.T) {
 func TestHostsWithKeys(t *testing.T) {
 	s, keys := guardedWorld(t)
 	c := client(t)
-	if got := asked(t, c, s.http, "GET", "/v1/items/i1", "grebe.example", "Authorization", "Bearer "+keys["writes"]); got != http.StatusOK {
+	if got := asked(t, c, s.http, "GET", "/v1/items/i1", "grebe.example", "Authorization",
+		"Bearer "+keys["writes"]); got != http.StatusOK {
 		t.Errorf("with a key: %d, want 200", got)
 	}
 	if got := asked(t, c, s.admin, "GET", "/debug/pprof/heap", "grebe.example"); got != http.StatusForbidden {

@@ -16,7 +16,8 @@ import (
 
 // Rows can be written, changed and deleted over HTTP. Changes are visible at once, and counted.
 func TestRowsOverHTTP(t *testing.T) {
-	tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{{Name: "items", Store: "pebble", Dim: 2, Cache: 1 << 16, Default: []float32{9, 9}}})
+	tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{
+		{Name: "items", Store: "pebble", Dim: 2, Cache: 1 << 16, Default: []float32{9, 9}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +30,12 @@ func TestRowsOverHTTP(t *testing.T) {
 		return string(rep.body), err
 	}
 	for _, c := range []struct{ method, url, body, want, problem string }{
-		{"POST", "/v1/tables/items", "{\"key\":1,\"row\":[1,2]}\n{\"key\":2,\"row\":[3,4]}\n", "{\"put\":2,\"deleted\":0}\n", ""},
-		{"GET", "/v1/tables/items?key=1&key=2&key=3", "", "{\"key\":1,\"row\":[1,2]}\n{\"key\":2,\"row\":[3,4]}\n{\"key\":3,\"row\":[9,9]}\n", ""},
-		{"POST", "/v1/tables/items", "{\"key\":1,\"row\":[5,6]}\n\n{\"key\":2,\"delete\":true}\n", "{\"put\":1,\"deleted\":1}\n", ""},
+		{"POST", "/v1/tables/items", "{\"key\":1,\"row\":[1,2]}\n{\"key\":2,\"row\":[3,4]}\n", "{\"put\":2,\"deleted\":0}\n",
+			""},
+		{"GET", "/v1/tables/items?key=1&key=2&key=3", "",
+			"{\"key\":1,\"row\":[1,2]}\n{\"key\":2,\"row\":[3,4]}\n{\"key\":3,\"row\":[9,9]}\n", ""},
+		{"POST", "/v1/tables/items", "{\"key\":1,\"row\":[5,6]}\n\n{\"key\":2,\"delete\":true}\n",
+			"{\"put\":1,\"deleted\":1}\n", ""},
 		{"GET", "/v1/tables/items?key=1&key=2", "", "{\"key\":1,\"row\":[5,6]}\n{\"key\":2,\"row\":[9,9]}\n", ""},
 		{"POST", "/v1/tables/items", "{\"key\":4,\"row\":[1,2]}\n{\"key\":1,\"row\":[5]}\n", "", "line 2"},
 		{"POST", "/v1/tables/items", "{\"key\":4,\"row\":[1,null]}\n", "", "null"},
@@ -117,7 +121,8 @@ func TestTableOfBrokenRows(t *testing.T) {
 		t.Errorf("rows %q, error %v; want %q", rep.body, err, want)
 	}
 	rep, err = s.getMetrics(httptest.NewRequest(http.MethodGet, "/metrics", io.NopCloser(nil)), "")
-	if err != nil || !strings.Contains(string(rep.body), "grebe_embed_defaults_total{reason=\"broken\",table=\"places\"} 1") {
+	if err != nil || !strings.Contains(string(rep.body),
+		"grebe_embed_defaults_total{reason=\"broken\",table=\"places\"} 1") {
 		t.Errorf("metrics, error %v:\n%s", err, rep.body)
 	}
 }

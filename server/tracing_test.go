@@ -17,7 +17,8 @@ import (
 // A ranking over HTTP reaches the collector as spans.
 func TestRequestsAreTraced(t *testing.T) {
 	var bytes atomic.Int64
-	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { bytes.Add(r.ContentLength) }))
+	collector := httptest.NewServer(http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) { bytes.Add(r.ContentLength) }))
 	defer collector.Close()
 	tr, err := tracing.New(t.Context(), tracing.Options{Endpoint: collector.URL + "/v1/traces", Share: 1})
 	if err != nil {
@@ -43,7 +44,8 @@ func TestRequestsAreTraced(t *testing.T) {
 // A gRPC call continues its caller's trace from its metadata.
 func TestGRPCPartOfATrace(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	got := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(), carrier(metadata.Pairs("traceparent", parent))))
+	got := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(),
+		carrier(metadata.Pairs("traceparent", parent))))
 	if got.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" || got.SpanID().String() != "b7ad6b7169203331" {
 		t.Errorf("got %v", got)
 	}
@@ -51,7 +53,8 @@ func TestGRPCPartOfATrace(t *testing.T) {
 
 // Only failures of the server are errors in a trace.
 func TestFailuresInTraces(t *testing.T) {
-	for status, want := range map[int]string{200: "", 429: "", 499: "", 500: "Internal Server Error", 504: "Gateway Timeout"} {
+	for status, want := range map[int]string{200: "", 429: "", 499: "", 500: "Internal Server Error",
+		504: "Gateway Timeout"} {
 		if got := failureOf(status); got != want {
 			t.Errorf("%d: %q, want %q", status, got, want)
 		}

@@ -70,7 +70,8 @@ func partsOf(c *fixture.Case) parts {
 func againstTransformers(t *testing.T, c *fixture.Case, e *engine.Engine, m model.Model) {
 	p := partsOf(c)
 	b, err := prompt.New(prompt.Config{
-		Preamble: prompt.Text{Tokens: p.preamble}, LeadIn: prompt.Text{Tokens: p.leadIn}, Instruction: prompt.Text{Tokens: p.instruction},
+		Preamble: prompt.Text{Tokens: p.preamble}, LeadIn: prompt.Text{Tokens: p.leadIn},
+		Instruction: prompt.Text{Tokens: p.instruction},
 	}, nil, m.Vocab())
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,8 @@ func againstTransformers(t *testing.T, c *fixture.Case, e *engine.Engine, m mode
 			want[i] = float64(c.Logits[0].Values[7*i])
 		}
 	}
-	got := w.rank(t, fmt.Sprintf(`{"user":{"tokens":%s},"candidates":[%s],"prefix":%q}`, list(p.user), strings.Join(candidates, ","), c.Order))
+	got := w.rank(t, fmt.Sprintf(`{"user":{"tokens":%s},"candidates":[%s],"prefix":%q}`, list(p.user),
+		strings.Join(candidates, ","), c.Order))
 	for _, r := range got.Results {
 		if math.Abs(float64(r.Logit)-want[r.Index]) > 1e-4*scale(c.Logits) {
 			t.Errorf("candidate %d: logit %v, transformers %v", r.Index, r.Logit, want[r.Index])
@@ -112,7 +114,8 @@ func scoreAgainstTransformers(t *testing.T, w *world, c *fixture.Case, p parts) 
 	for _, it := range p.items {
 		items = append(items, list(it))
 	}
-	rec := w.ask("POST", "/v1/score", fmt.Sprintf(`{"query":%s,"items":[%s],"label_token_ids":[5,90]}`, list(p.user), strings.Join(items, ",")))
+	rec := w.ask("POST", "/v1/score", fmt.Sprintf(`{"query":%s,"items":[%s],"label_token_ids":[5,90]}`, list(p.user),
+		strings.Join(items, ",")))
 	var got scoreBody
 	decodeJSON(t, rec.Body, &got)
 	for i, r := range c.Logits {

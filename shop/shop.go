@@ -175,7 +175,8 @@ func (w *World) stock(r *rand.Rand, c, n int) {
 	cat := &w.categories[c]
 	shelf := w.hobbies[cat.department]
 	l := shelves[cat.department].lines[slices.Index(shelf, c)]
-	products, styles, variants := strings.Split(l.products, "|"), strings.Split(l.styles, "|"), strings.Split(l.variants, "|")
+	products, styles, variants := strings.Split(l.products, "|"), strings.Split(l.styles, "|"),
+		strings.Split(l.variants, "|")
 	cat.weight = w.crowds[cat.department]/64 + r.Uint64N(128)
 	productFame, brandFame := fame(r, len(products)), fame(r, len(brandSecond))
 	type placed struct{ item, fame int }
@@ -192,7 +193,8 @@ func (w *World) stock(r *rand.Rand, c, n int) {
 		it := Item{
 			Title: fmt.Sprintf("%s %s %s, %s", name, word, what, variants[r.IntN(len(variants))]),
 			Brand: name, Style: key, Category: cat.name, Department: shelves[cat.department].name, Product: what,
-			category: c, brand: cat.department*len(brandSecond) + brand, style: slices.Index(styleNames, key), tier: r.IntN(tiers),
+			category: c, brand: cat.department*len(brandSecond) + brand, style: slices.Index(styleNames, key),
+			tier: r.IntN(tiers),
 		}
 		it.Cents = price(r, usual, it.tier)
 		if r.IntN(5) == 0 {

@@ -46,7 +46,8 @@ func TestTheWorldStays(t *testing.T) {
 	sum := sha256.Sum256(b.Bytes())
 	const want = "1b414475c50dd354"
 	if got := hex.EncodeToString(sum[:8]); got != want {
-		t.Errorf("the world of seed 1 is %s, was %s: models that were trained on it do not fit any more; if that is meant, train them again", got, want)
+		t.Errorf("the world of seed 1 is %s, was %s: models that were trained on it do not fit any more; if that is meant, "+
+			"train them again", got, want)
 	}
 }
 
@@ -185,7 +186,9 @@ func read(t *testing.T, w *World, text string, byText map[string]int) *State {
 			day, query, found := strings.Cut(l, ", searched for ")
 			s.Visit(dayOf(t, day))
 			if found {
-				s.Search(slices.IndexFunc(w.categories, func(c category) bool { return slices.Contains(c.queries, strings.Trim(query, `"`)) }))
+				s.Search(slices.IndexFunc(w.categories, func(c category) bool {
+					return slices.Contains(c.queries, strings.Trim(query, `"`))
+				}))
 			}
 		}
 	}

@@ -49,7 +49,8 @@ const (
 func (w *World) Start(p *Profile) *State {
 	s := &State{
 		w: w, interest: make([]int, len(w.categories)), style: make([]int, len(styleNames)),
-		brand: make([]int, len(w.brands)), budget: p.Budget, last: -1, search: -1, first: true, bought: make([]bool, len(w.Items)),
+		brand: make([]int, len(w.brands)), budget: p.Budget, last: -1, search: -1, first: true,
+		bought: make([]bool, len(w.Items)),
 	}
 	for i, d := range p.Hobbies {
 		for _, c := range w.hobbies[d] {

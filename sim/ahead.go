@@ -1,7 +1,7 @@
 package sim
 
-// ahead is a generator that runs before its requests are needed, in a goroutine of its own. The requests are the same. Drawing
-// them takes a good part of a run, which the second core does.
+// ahead is a generator that runs before its requests are needed, in a goroutine of its own. The requests are the same.
+// Drawing them takes a good part of a run, which the second core does.
 type ahead struct {
 	*generator
 	full, free chan []Request
@@ -15,8 +15,8 @@ const (
 	aheadBatches = 4
 )
 
-// drawAhead begins to draw requests, if the fleet's stream is a generator. The caller MUST call the function that it returns:
-// it ends the goroutine.
+// drawAhead begins to draw requests, if the fleet's stream is a generator. The caller MUST call the function that it
+// returns: it ends the goroutine.
 func (f *fleet) drawAhead() (end func()) {
 	g, ok := f.source.(*generator)
 	if !ok {

@@ -6,8 +6,8 @@ import (
 	"grebe/residency"
 )
 
-// aside counts the accesses that nodes noted, in a goroutine of its own: that waits for memory most of the time, and nothing
-// needs the counts before the node's next event. A node that has work there settles before it does anything.
+// aside counts the accesses that nodes noted, in a goroutine of its own: that waits for memory most of the time, and
+// nothing needs the counts before the node's next event. A node that has work there settles before it does anything.
 type aside struct {
 	jobs chan counting
 	done chan struct{}

@@ -33,7 +33,10 @@ func TestBlendedPromptsAreFaster(t *testing.T) {
 		s.Prompt.Policy = "user"
 	}
 	plain, _ := play(t, small(t, items), Options{})
-	blended, _ := play(t, small(t, func(s *Scenario) { items(s); s.Prompt.Blend = Blend{History: .3, Items: .3, Whole: 1. / 28} }), Options{})
+	blended, _ := play(t, small(t, func(s *Scenario) {
+		items(s)
+		s.Prompt.Blend = Blend{History: .3, Items: .3, Whole: 1. / 28}
+	}), Options{})
 	if blended.Latency.P50 > .8*plain.Latency.P50 || blended.Hits.Host < .3 || blended.RemoteBytes > 0 {
 		t.Errorf("P50 %.2f ms of %.2f, hits %+v, %d bytes between nodes",
 			blended.Latency.P50, plain.Latency.P50, blended.Hits, blended.RemoteBytes)
@@ -52,7 +55,8 @@ func TestFetchesThatDoNotOverlap(t *testing.T) {
 	}
 	fast, slow, overlapped := mode(false, 1e12), mode(false, 2e9), mode(true, 2e9)
 	if fast.Hits.Peer < .1 || slow.Hits.Peer < .1 || overlapped.Hits.Peer > .05 {
-		t.Errorf("from peers: %v, %v over a slow network, %v where computing is faster", fast.Hits.Peer, slow.Hits.Peer, overlapped.Hits.Peer)
+		t.Errorf("from peers: %v, %v over a slow network, %v where computing is faster", fast.Hits.Peer, slow.Hits.Peer,
+			overlapped.Hits.Peer)
 	}
 	// Half of 1,000 tokens of 28,672 bytes at 2 Gb/s are 57 ms.
 	if extra := slow.Latency.P50 - fast.Latency.P50; extra < 40 || extra > 100 {

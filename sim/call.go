@@ -98,8 +98,9 @@ type call struct {
 // again makes a call ready for another node. What it had on the first one is gone.
 func (c *call) again() {
 	*c = call{
-		Request: c.Request, gen: c.gen, live: true, router: c.router, tried: c.tried, counted: c.counted, deadline: c.deadline,
-		pinned: c.pinned[:0], made: c.made[:0], expected: c.expected[:0], tiers: c.tiers[:0], items: c.items[:0],
+		Request: c.Request, gen: c.gen, live: true, router: c.router, tried: c.tried, counted: c.counted,
+		deadline: c.deadline,
+		pinned:   c.pinned[:0], made: c.made[:0], expected: c.expected[:0], tiers: c.tiers[:0], items: c.items[:0],
 	}
 }
 
@@ -130,8 +131,9 @@ func (c *calls) get() int32 {
 func (c *calls) put(i int32) {
 	old := c.all[i]
 	*old = call{
-		gen: old.gen + 1, pinned: old.pinned[:0], made: old.made[:0], expected: old.expected[:0], tiers: old.tiers[:0], items: old.items[:0],
-		got: old.got[:0], Request: Request{Items: old.Items[:0], ItemTokens: old.ItemTokens[:0], Shards: old.Shards[:0]},
+		gen: old.gen + 1, pinned: old.pinned[:0], made: old.made[:0], expected: old.expected[:0], tiers: old.tiers[:0],
+		items: old.items[:0],
+		got:   old.got[:0], Request: Request{Items: old.Items[:0], ItemTokens: old.ItemTokens[:0], Shards: old.Shards[:0]},
 	}
 	c.free = append(c.free, i)
 }

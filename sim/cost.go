@@ -17,9 +17,9 @@ func (p *prompt) fixed(number int) int {
 	return p.leadIn
 }
 
-// cost counts the work of a call, its rows and keys as package engine does for the call's plan. Segments that are cached are not
-// computed: the user's first tokens, with items first the items that have a tier, and the preamble and lead-in. Tile is the
-// rows of a tile.
+// cost counts the work of a call, its rows and keys as package engine does for the call's plan. Segments that are
+// cached are not computed: the user's first tokens, with items first the items that have a tier, and the preamble and
+// lead-in. Tile is the rows of a tile.
 func (p *prompt) cost(c *call, tile int) (w Work) {
 	w.Requests = 1
 	if c.blended {
@@ -62,8 +62,8 @@ func (p *prompt) cost(c *call, tile int) (w Work) {
 	return w
 }
 
-// blendCost is cost of an ordinary prompt of which KV from anywhere is reused. The chosen tokens are spread over the prompt, and
-// the first layers compute all of them.
+// blendCost is cost of an ordinary prompt of which KV from anywhere is reused. The chosen tokens are spread over the
+// prompt, and the first layers compute all of them.
 func (p *prompt) blendCost(c *call, w *Work) {
 	user := float64(c.UserTokens)
 	full, some := user, user*p.blend.History

@@ -67,7 +67,8 @@ func (n *node) newEmbeddings() *embeddings {
 	}
 	count, rows := stream.Grains()
 	e := &embeddings{
-		stream: stream, rows: rows, grain: int64(rows) * p.RowBytes, total: p.DeviceBytes, ghost: alloc.NewGhost(4096 * s.Fleet.Workers),
+		stream: stream, rows: rows, grain: int64(rows) * p.RowBytes, total: p.DeviceBytes,
+		ghost:      alloc.NewGhost(4096 * s.Fleet.Workers),
 		controller: alloc.Static(s.Embeddings.Share), cache: grains.New(count, int(int64(rows)*p.RowBytes), p.DeviceBytes),
 	}
 	e.governor = alloc.Governor{Link: p.RowLink * float64(s.Fleet.Workers), Share: s.Placement.Fill}
@@ -179,7 +180,8 @@ func (n *node) observation(t *tally, over time.Duration) alloc.Observation {
 			Hot: float64(t.hot) / r, KVHit: float64(t.hits) / r, EmbHit: float64(t.found) / float64(max(t.looks, 1)),
 			Events: float64(t.events) / r, Alpha: n.emb.alpha,
 		},
-		Requests: t.requests, LinkLoad: float64(t.moved) / n.profile.RowLink / seconds, GPULoad: t.busy.Seconds() / seconds, Gains: t.gains,
+		Requests: t.requests, LinkLoad: float64(t.moved) / n.profile.RowLink / seconds, GPULoad: t.busy.Seconds() / seconds,
+		Gains: t.gains,
 	}
 }
 

@@ -39,8 +39,8 @@ func (f *fleet) befall(e *event) {
 	}
 }
 
-// restartNext restarts all nodes, one after the other: e.node is the next one. A node is restarted when the one before it is
-// up again.
+// restartNext restarts all nodes, one after the other: e.node is the next one. A node is restarted when the one before
+// it is up again.
 func (f *fleet) restartNext(e *event) {
 	i := int(e.node)
 	if i > 0 && !f.nodes[i-1].up || i > 0 && f.nodes[i-1].drains {

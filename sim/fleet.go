@@ -91,7 +91,8 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 		}
 	}
 	f := &fleet{
-		scenario: s, options: opt, hop: s.Network.Latency.Duration, rng: newRand(s.Seed, 1), source: opt.Stream, page: int64(s.Cache.Page),
+		scenario: s, options: opt, hop: s.Network.Latency.Duration, rng: newRand(s.Seed, 1), source: opt.Stream,
+		page:   int64(s.Cache.Page),
 		prompt: prompt{s.Prompt.Preamble, s.Prompt.LeadIn, s.Prompt.Question, s.Prompt.Pointwise, s.Prompt.Blend},
 	}
 	if f.source == nil {
@@ -120,7 +121,8 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 	f.bytesFrom = make([]int64, len(s.profiles))
 	f.result = newRecorder(s)
 	for i, p := range s.profiles {
-		n := &node{f: f, id: int32(i), profile: p, slow: 1, noise: newRand(s.Seed, 1000+uint64(i)), counted: make(chan struct{}, 1)}
+		n := &node{f: f, id: int32(i), profile: p, slow: 1, noise: newRand(s.Seed, 1000+uint64(i)),
+			counted: make(chan struct{}, 1)}
 		n.back.governor = alloc.Governor{Link: f.net.rate, Share: s.Placement.Fill}
 		f.nodes, f.asked = append(f.nodes, n), append(f.asked, -1)
 		if err := n.start(); err != nil {
@@ -176,7 +178,8 @@ func (f *fleet) begin() {
 	f.read()
 }
 
-// introduce lets all routers know a node. It is done before the first request: a router is ready when it has heard the nodes.
+// introduce lets all routers know a node. It is done before the first request: a router is ready when it has heard the
+// nodes.
 func (f *fleet) introduce(n *node) {
 	i := f.newMessage()
 	n.report(&f.messages[i])
@@ -395,7 +398,8 @@ func (f *fleet) send(i int32) {
 		f.push(event{at: f.now, kind: answers, node: -1, arg: i, gen: c.gen})
 		return
 	}
-	f.push(event{at: f.now + f.trip(c.router, c.node) + f.nodes[c.node].reads(c), kind: reaches, node: c.node, arg: i, gen: c.gen})
+	f.push(event{at: f.now + f.trip(c.router, c.node) + f.nodes[c.node].reads(c), kind: reaches, node: c.node, arg: i,
+		gen: c.gen})
 }
 
 // reach has a call reach its node. If the node is gone, the connection is refused.

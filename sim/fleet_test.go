@@ -57,7 +57,8 @@ func TestOverlap(t *testing.T) {
 // With users first, items are computed: nobody waits for KV of items that other nodes have.
 func TestUsersFirstFetchNoItems(t *testing.T) {
 	for _, overlap := range []bool{true, false} {
-		r, _ := play(t, fleetOf(t, "hash", func(s *Scenario) { s.Network.Overlap, s.Prompt.Policy = overlap, "user" }), Options{})
+		r, _ := play(t, fleetOf(t, "hash", func(s *Scenario) { s.Network.Overlap, s.Prompt.Policy = overlap, "user" }),
+			Options{})
 		if r.RemoteBytes != 0 || r.Hits.Peer != 0 || r.Orders.User != 1 {
 			t.Errorf("with overlap %v %d bytes went from node to node; %+v", overlap, r.RemoteBytes, r.Hits)
 		}

@@ -22,7 +22,8 @@ func TestFront(t *testing.T) {
 	p.Prefill.Quality.Largest = schedule.Sample{Rows: 1000, Keys: 1000, Requests: 1}
 	p.Front = Front{Request: 1, Token: .002, Item: .3} // 2 ms for 200 tokens and 2 items, 1.8 for 100
 	at := func(at time.Duration, user uint64, tokens int32) Request {
-		return Request{At: at * time.Millisecond, User: user, UserTokens: tokens, Items: []int32{0, 1}, ItemTokens: []int32{5, 5}}
+		return Request{At: at * time.Millisecond, User: user, UserTokens: tokens, Items: []int32{0, 1},
+			ItemTokens: []int32{5, 5}}
 	}
 	for _, c := range []struct {
 		shared bool
@@ -61,7 +62,8 @@ func TestFront(t *testing.T) {
 		})
 		for i, want := range c.want {
 			want.At, want.Answered = []time.Duration{0, 5, 100}[i]*time.Millisecond, true
-			want.Took, want.Queue, want.Compute = want.Took*time.Microsecond, want.Queue*time.Microsecond, want.Compute*time.Microsecond
+			want.Took, want.Queue, want.Compute = want.Took*time.Microsecond, want.Queue*time.Microsecond,
+				want.Compute*time.Microsecond
 			if len(got) != 3 || !near(&got[i], &want) {
 				t.Errorf("shared %v, busy %v, request %d: %+v, want %+v", c.shared, c.busy, i, got, want)
 			}

@@ -46,8 +46,9 @@ func newGenerator(s *Scenario) (*generator, error) {
 	}
 	g := &generator{
 		s: s, rng: newRand(s.Seed, 2), times: times, grown: map[uint64]int32{}, userSeed: scramble(s.Seed + 3),
-		items: workload.NewZipf(it.Count, it.Flat, it.Zipf), itemLen: make([]uint16, it.Count), scatter: make([]int32, it.Count),
-		picked: make([]uint64, (it.Count+63)/64),
+		items: workload.NewZipf(it.Count, it.Flat, it.Zipf), itemLen: make([]uint16, it.Count),
+		scatter: make([]int32, it.Count),
+		picked:  make([]uint64, (it.Count+63)/64),
 	}
 	if s.Users.File != "" {
 		if err := g.readUsers(s.Users.File); err != nil {

@@ -42,7 +42,8 @@ func TestHandComputedSchedule(t *testing.T) {
 	p.Prefill.Quality.Largest = schedule.Sample{Rows: 1000, Keys: 1000, Requests: 1}
 	s.profiles = []*Profile{&p}
 	at := func(at time.Duration, user uint64, tokens int32) Request {
-		return Request{At: at * time.Millisecond, User: user, UserTokens: tokens, Items: []int32{0, 1}, ItemTokens: []int32{5, 5}}
+		return Request{At: at * time.Millisecond, User: user, UserTokens: tokens, Items: []int32{0, 1},
+			ItemTokens: []int32{5, 5}}
 	}
 	_, f := play(t, s, Options{Stream: &listed{items: 2, tokens: 5, all: []Request{
 		at(0, 1, 180),   // 180+10+10 rows: 21 ms, from 1 to 22; answered at 23

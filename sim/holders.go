@@ -9,8 +9,8 @@ import (
 	"grebe/schedule"
 )
 
-// Without a placement map, a node asks those that hold an entry, as their feeds say: users and items, as a server's cluster/fetch
-// does. What comes is published, and the call finds it as it finds what the node has.
+// Without a placement map, a node asks those that hold an entry, as their feeds say: users and items, as a server's
+// cluster/fetch does. What comes is published, and the call finds it as it finds what the node has.
 
 // mostHolders is the number of nodes up to which their feeds say who holds what: a word of the index.
 const mostHolders = 64
@@ -122,7 +122,8 @@ func (n *node) askOne(i, holder, item int32) {
 	if fl < 0 {
 		fl = f.flows.get()
 		f.asked[holder] = fl
-		*f.flows.all[fl] = flow{from: holder, to: n.id, call: i, gen: c.gen, life: n.gen, live: true, items: f.flows.all[fl].items}
+		*f.flows.all[fl] = flow{from: holder, to: n.id, call: i, gen: c.gen, life: n.gen, live: true,
+			items: f.flows.all[fl].items}
 		c.waits++
 		f.push(event{at: f.now + f.hop, kind: asks, node: holder, arg: fl, gen: c.gen})
 	}
@@ -147,7 +148,8 @@ func (n *node) lends(c *call, item int32) int64 {
 func (n *node) obtain(c *call, item int32) {
 	s, key, kind, tokens, number := n.users, n.f.keys.user(c.User), plan.User, int(c.far), int32(-1)
 	if item >= 0 {
-		s, key, kind, tokens, number = n.items, n.f.keys.item(c.Items[item]), plan.Item, int(c.ItemTokens[item]), c.Items[item]
+		s, key, kind, tokens, number = n.items, n.f.keys.item(c.Items[item]), plan.Item, int(c.ItemTokens[item]),
+			c.Items[item]
 	}
 	h := s.reserve(key, kind, tokens, number, nil, 0)
 	if h == nil {
@@ -213,8 +215,10 @@ func (s *Scenario) checkHolders(p *problems) {
 		return
 	}
 	p.add(s.Placement.Kind == "none", "network.holders", "feeds say who holds KV: want placement.kind none")
-	p.add(s.Fleet.Nodes+s.Fleet.Spare <= mostHolders, "network.holders", "%d nodes: want at most %d", s.Fleet.Nodes+s.Fleet.Spare, mostHolders)
+	p.add(s.Fleet.Nodes+s.Fleet.Spare <= mostHolders, "network.holders", "%d nodes: want at most %d",
+		s.Fleet.Nodes+s.Fleet.Spare, mostHolders)
 	p.add(!s.Prompt.Blend.on(), "network.holders", "blended prompts fetch no KV")
 	p.add(s.Network.Overlap, "network.holders", "want network.overlap")
-	p.add(!slices.ContainsFunc(s.profiles, func(p *Profile) bool { return p.RowBytes > 0 }), "network.holders", "want models of texts")
+	p.add(!slices.ContainsFunc(s.profiles, func(p *Profile) bool { return p.RowBytes > 0 }), "network.holders",
+		"want models of texts")
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Without a map, nodes find KV by the feeds of others: less is computed than without exchange, and no more than with all memory in
-// one place. Every call ends once, also if the node that it asked fails: play checks that.
+// Without a map, nodes find KV by the feeds of others: less is computed than without exchange, and no more than with
+// all memory in one place. Every call ends once, also if the node that it asked fails: play checks that.
 func TestHolders(t *testing.T) {
 	for name, change := range map[string]func(*Scenario){
 		"predicted":   func(*Scenario) {},
@@ -36,9 +36,11 @@ func TestHolders(t *testing.T) {
 					alone.RemoteBytes, with.RemoteBytes, with.Hits.Peer)
 			}
 			if with.Hits.Total < alone.Hits.Total-.005 || with.Answered+with.Lost < 2300 {
-				t.Errorf("hits %.4f without exchange and %.4f with it, %d answered", alone.Hits.Total, with.Hits.Total, with.Answered)
+				t.Errorf("hits %.4f without exchange and %.4f with it, %d answered", alone.Hits.Total, with.Hits.Total,
+					with.Answered)
 			}
-			t.Logf("hits %.4f and %.4f, of these %.4f from others; P50 %.1f and %.1f ms", alone.Hits.Total, with.Hits.Total, with.Hits.Peer,
+			t.Logf("hits %.4f and %.4f, of these %.4f from others; P50 %.1f and %.1f ms", alone.Hits.Total, with.Hits.Total,
+				with.Hits.Peer,
 				alone.Latency.P50, with.Latency.P50)
 		})
 	}

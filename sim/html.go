@@ -122,7 +122,8 @@ func (rep *Report) plots(last *Result) (out []plot) {
 			series(func(s *Sample) float64 { return 100 * s.Device }, func(s *Sample) float64 { return 100 * s.Host },
 				func(s *Sample) float64 { return 100 * s.Peer })),
 		draw("Requests over time", "s", "per sample", at, []string{"answered", "not answered"},
-			series(func(s *Sample) float64 { return float64(s.Answered) }, func(s *Sample) float64 { return float64(s.Missed) })))
+			series(func(s *Sample) float64 { return float64(s.Answered) },
+				func(s *Sample) float64 { return float64(s.Missed) })))
 	if last.RemoteBytes > 0 {
 		out = append(out, draw("KV between nodes", "s", "MB per sample", at, []string{"received"},
 			series(func(s *Sample) float64 { return float64(s.Remote) / 1e6 })))

@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// network connects the nodes' cards. A card sends one flow at a time and receives one at a time, in the order in which they
-// come. A flow is received while it is sent, unless the receiver's card is busy.
+// network connects the nodes' cards. A card sends one flow at a time and receives one at a time, in the order in which
+// they come. A flow is received while it is sent, unless the receiver's card is busy.
 type network struct {
 	rate    float64 // bytes per second of a card, each way
 	latency time.Duration
@@ -20,7 +20,8 @@ const mostLinks = 64
 func newNetwork(s *Scenario, nodes int) network {
 	w := network{
 		rate: s.Network.Bandwidth.bytes(), latency: s.Network.Latency.Duration,
-		out: make([]time.Duration, nodes), in: make([]time.Duration, nodes), sent: make([]int64, nodes), got: make([]int64, nodes),
+		out: make([]time.Duration, nodes), in: make([]time.Duration, nodes), sent: make([]int64, nodes),
+		got: make([]int64, nodes),
 	}
 	for range nodes {
 		if nodes <= mostLinks {

@@ -10,8 +10,8 @@ import (
 	"grebe/schedule"
 )
 
-// node is a machine of the fleet. It does what packages serve, reuse, dispatch and kv do with a ranking, in their order, with
-// the same pure rooms.
+// node is a machine of the fleet. It does what packages serve, reuse, dispatch and kv do with a ranking, in their
+// order, with the same pure rooms.
 type node struct {
 	f       *fleet
 	id      int32
@@ -90,8 +90,9 @@ func (n *node) start() error {
 	n.boots()
 	var err error
 	c := storeConfig{
-		device: n.profile.DeviceBytes, host: n.profile.HostBytes, slots: s.Cache.Slots, policy: s.Cache.Policy, predict: s.Cache.Predict,
-		token: n.profile.KVTokenBytes, page: n.f.page,
+		device: n.profile.DeviceBytes, host: n.profile.HostBytes, slots: s.Cache.Slots, policy: s.Cache.Policy,
+		predict: s.Cache.Predict,
+		token:   n.profile.KVTokenBytes, page: n.f.page,
 	}
 	own := int64(s.Cache.ItemMemory)
 	if own > 0 {
@@ -107,7 +108,8 @@ func (n *node) start() error {
 			return err
 		}
 	}
-	if n.hot, err = residency.NewHotness(residency.HotnessConfig{Users: s.Cache.Users, Items: s.Cache.Items, Buffer: 1 << 12}); err != nil {
+	if n.hot, err = residency.NewHotness(residency.HotnessConfig{
+		Users: s.Cache.Users, Items: s.Cache.Items, Buffer: 1 << 12}); err != nil {
 		return err
 	}
 	n.users.books.SetHotness(n.hot)
@@ -149,7 +151,8 @@ func (n *node) price() {
 	n.costs.Transfer[plan.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
 	n.costs.Keep = n.users.tiers[0]
 	if b := n.f.scenario.Network.Bandwidth; b > 0 {
-		n.costs.Transfer[plan.Peer] = schedule.Transfer{Entry: peerMsPerEntry, Token: 1e3 * float64(n.profile.KVTokenBytes) / b.bytes()}
+		n.costs.Transfer[plan.Peer] = schedule.Transfer{
+			Entry: peerMsPerEntry, Token: 1e3 * float64(n.profile.KVTokenBytes) / b.bytes()}
 	}
 }
 
@@ -185,7 +188,8 @@ func (n *node) backlogMs() float64 {
 	return ahead
 }
 
-// reads returns the time of a server's work for a call outside of batches. On shared cores that delays the batches that run.
+// reads returns the time of a server's work for a call outside of batches. On shared cores that delays the batches that
+// run.
 func (n *node) reads(c *call) time.Duration {
 	front := &n.profile.Front
 	ms := front.ms(len(c.Items), n.f.prompt.length(c))
@@ -242,8 +246,9 @@ func (n *node) decide(c *call, slack float64, policy schedule.Policy) {
 	}
 	user := n.f.keys.user(c.User)
 	in := schedule.Request{
-		Preamble: int32(n.f.prompt.preamble), LeadIn: int32(n.f.prompt.leadIn), Question: int32(n.f.prompt.question), PerItem: n.f.prompt.perItem,
-		Orders: s.orders, User: c.UserTokens, Items: c.ItemTokens, ItemTier: c.tiers, ItemFrequency: n.uses,
+		Preamble: int32(n.f.prompt.preamble), LeadIn: int32(n.f.prompt.leadIn), Question: int32(n.f.prompt.question),
+		PerItem: n.f.prompt.perItem,
+		Orders:  s.orders, User: c.UserTokens, Items: c.ItemTokens, ItemTier: c.tiers, ItemFrequency: n.uses,
 		Slack: slack,
 	}
 	in.SharedCached = n.has(0) && n.has(1)
@@ -314,8 +319,8 @@ func (n *node) blend(c *call) {
 	}
 }
 
-// lookUp sets the tiers of the call's items and their expected uses. An item that this node does not have is expected at the
-// node that the map names.
+// lookUp sets the tiers of the call's items and their expected uses. An item that this node does not have is expected
+// at the node that the map names.
 func (n *node) lookUp(c *call) {
 	n.keys = n.keys[:0]
 	for _, item := range c.Items {
@@ -517,11 +522,12 @@ func (n *node) take(e int) (at time.Duration, ran bool) {
 	return 0, true
 }
 
-// choose takes the jobs of the next batch and those that are too late out of the queue, as Dispatcher.step does. It reports
-// whether the batch is one job that would be too late and is tried.
+// choose takes the jobs of the next batch and those that are too late out of the queue, as Dispatcher.step does. It
+// reports whether the batch is one job that would be too late and is tried.
 func (n *node) choose() (jobs, gone []schedule.Job, tries bool, at time.Duration) {
 	jobs, gone, at = n.batcher.Step(n.f.now)
-	tries = len(jobs) == 0 && len(gone) > 0 && n.admission.Tries(n.model.Predict(gone[0].Rows, gone[0].Keys, 1), n.f.now, gone[0].Deadline)
+	tries = len(jobs) == 0 && len(gone) > 0 && n.admission.Tries(n.model.Predict(gone[0].Rows, gone[0].Keys, 1), n.f.now,
+		gone[0].Deadline)
 	if tries {
 		jobs, gone = gone[:1], gone[1:]
 	}
@@ -554,8 +560,8 @@ func (n *node) dequeue(j *schedule.Job) {
 	n.queued.Keys -= j.Keys
 }
 
-// begin reserves memory for what a batch computes and keeps, and sets how long the batch takes. What several of its calls
-// need, or what was computed since they looked, is computed once.
+// begin reserves memory for what a batch computes and keeps, and sets how long the batch takes. What several of its
+// calls need, or what was computed since they looked, is computed once.
 func (n *node) begin(b *batch) {
 	var host int64
 	var wait time.Duration

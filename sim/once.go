@@ -7,8 +7,8 @@ import (
 	"grebe/residency"
 )
 
-// underway is the KV that calls are about to compute, by key, as in package reuse: what one call computed is there for the
-// others before it is published, and as long as one of them is on the node.
+// underway is the KV that calls are about to compute, by key, as in package reuse: what one call computed is there for
+// the others before it is published, and as long as one of them is on the node.
 type underway struct {
 	all   map[uint64]*pending // by residency.Hash
 	spare []*pending
@@ -248,7 +248,8 @@ func (n *node) gatherUser(c *call) {
 	d.users[who] = struct{}{}
 	if !there {
 		if c.keep {
-			c.keep = n.make(c, n.users, n.users.reserve(n.f.keys.user(c.User), plan.User, int(c.UserTokens), -1, c.older, c.cached), c.awaited)
+			c.keep = n.make(c, n.users, n.users.reserve(n.f.keys.user(c.User), plan.User, int(c.UserTokens), -1, c.older,
+				c.cached), c.awaited)
 			c.full = !c.keep && c.cached > 0
 		}
 		return
@@ -276,7 +277,8 @@ func (n *node) gatherUser(c *call) {
 	}
 }
 
-// spareQuestions counts the questions that are computed for another call: about these items, or about all if there are none.
+// spareQuestions counts the questions that are computed for another call: about these items, or about all if there are
+// none.
 func (n *node) spareQuestions(c *call, lead int, about *itemSet) {
 	q, items := n.f.prompt.question, 0
 	for i, tokens := range c.ItemTokens {

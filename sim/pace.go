@@ -10,11 +10,12 @@ import (
 	"grebe/schedule"
 )
 
-// pace has a replayed node do things in the order of the log. A server reserves memory for a batch while other requests publish and
-// release KV, and a request looks for its KV while other KV is evicted. So the node pauses before such a step until the log has it.
+// pace has a replayed node do things in the order of the log. A server reserves memory for a batch while other requests
+// publish and release KV, and a request looks for its KV while other KV is evicted. So the node pauses before such a
+// step until the log has it.
 //
-// Logs of older servers do not have the order in which memory was taken and freed. There the node takes memory when the batch
-// begins, and waits only if there is none.
+// Logs of older servers do not have the order in which memory was taken and freed. There the node takes memory when the
+// batch begins, and waits only if there is none.
 type pace struct {
 	p       *player
 	paged   bool // the log has the order in which memory was taken and freed
@@ -73,7 +74,8 @@ func (w *pace) reserve(again bool) {
 	}
 }
 
-// reserved ends the reservation of a batch that was computed. If the node is not done, it decides otherwise than the server.
+// reserved ends the reservation of a batch that was computed. If the node is not done, it decides otherwise than the
+// server.
 func (w *pace) reserved() {
 	for w.batch.resume != nil {
 		w.reserve(false)
@@ -151,7 +153,8 @@ func (w *pace) level(name string) int {
 	return max(0, slices.IndexFunc(w.p.n.users.tiers, func(t plan.Tier) bool { return t.String() == name }))
 }
 
-// put reports whether memory that the node frees is free now. Else it is free when the server freed it, which may have been before.
+// put reports whether memory that the node frees is free now. Else it is free when the server freed it, which may have
+// been before.
 func (w *pace) put(c *chunk) (now bool) {
 	if !w.paged {
 		return true
@@ -243,7 +246,8 @@ func (w *pace) find(c *call, decide func()) {
 	f.order = append([]plan.Key{k.shared(0), k.shared(1), k.user(c.User)}, f.keys...)
 }
 
-// proceed continues a call up to the next entry. There says whether the server found the one before which the call is paused.
+// proceed continues a call up to the next entry. There says whether the server found the one before which the call is
+// paused.
 func (w *pace) proceed(f *finding, there bool) {
 	if f.keys != nil {
 		w.p.n.keys = append(w.p.n.keys[:0], f.keys...)
@@ -293,7 +297,8 @@ func (f *finding) reaches(from, key plan.Key) bool {
 	return k >= 0 && slices.Contains(f.order[k:], key)
 }
 
-// which returns the call that looks for a key: lines do not say that, but the next thing that only one of them can do does.
+// which returns the call that looks for a key: lines do not say that, but the next thing that only one of them can do
+// does.
 func (w *pace) which(may []*finding, key plan.Key) *finding {
 	if len(may) == 1 {
 		return may[0]

@@ -26,8 +26,8 @@ func (f *fleet) ownerOf(item, self int32) int32 {
 	return -1
 }
 
-// fetch asks peers for the items that a call expects there. It returns false if there are none. The call waits for a budget:
-// until its batch has to start, and at most for as long as it would queue and compute the items itself.
+// fetch asks peers for the items that a call expects there. It returns false if there are none. The call waits for a
+// budget: until its batch has to start, and at most for as long as it would queue and compute the items itself.
 func (n *node) fetch(i int32) bool {
 	c := n.f.calls.all[i]
 	if !slices.Contains(c.tiers, plan.Peer) {
@@ -45,7 +45,8 @@ func (n *node) fetch(i int32) bool {
 		if fl < 0 {
 			fl = f.flows.get()
 			f.asked[owner] = fl
-			*f.flows.all[fl] = flow{from: owner, to: n.id, call: i, gen: c.gen, life: n.gen, live: true, items: f.flows.all[fl].items}
+			*f.flows.all[fl] = flow{from: owner, to: n.id, call: i, gen: c.gen, life: n.gen, live: true,
+				items: f.flows.all[fl].items}
 			c.waits++
 			f.push(event{at: f.now + f.hop, kind: asks, node: owner, arg: fl, gen: c.gen})
 		}
@@ -167,8 +168,8 @@ func (n *node) ready(i int32) {
 	n.enter(i)
 }
 
-// fetchNow brings the items of a batch that peers have, and returns how long the batch waits for them. Items that no peer has
-// are computed.
+// fetchNow brings the items of a batch that peers have, and returns how long the batch waits for them. Items that no
+// peer has are computed.
 func (n *node) fetchNow(b *batch) (wait time.Duration) {
 	f := n.f
 	var fl flow
@@ -207,7 +208,8 @@ func (n *node) fetchNow(b *batch) (wait time.Duration) {
 	return wait
 }
 
-// backlog is the background work of a node: items to send to their owners and items to bring, below the traffic of requests.
+// backlog is the background work of a node: items to send to their owners and items to bring, below the traffic of
+// requests.
 type backlog struct {
 	governor alloc.Governor
 	tasks    []task
@@ -263,7 +265,8 @@ func (n *node) fill() {
 		b.governor.Spend(h.Bytes)
 		i := f.flows.get()
 		fl := f.flows.all[i]
-		*fl = flow{from: t.from, to: t.to, call: -1, life: to.gen, live: true, items: append(fl.items, t.item), bytes: h.Bytes}
+		*fl = flow{from: t.from, to: t.to, call: -1, life: to.gen, live: true, items: append(fl.items, t.item),
+			bytes: h.Bytes}
 		f.push(event{at: f.net.send(fl, f.now), kind: flows, node: t.to, arg: i, gen: to.gen})
 		n.totals.Filled += h.Bytes
 		done++

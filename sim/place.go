@@ -103,8 +103,8 @@ func (f *fleet) place() error {
 	return nil
 }
 
-// members returns the nodes as the map sees them: with weights by their memory for items. Nodes that are not part of the
-// fleet own nothing.
+// members returns the nodes as the map sees them: with weights by their memory for items. Nodes that are not part of
+// the fleet own nothing.
 func (f *fleet) members() []placement.Member {
 	all, memory := placement.Members(len(f.nodes)), make([]int64, len(f.nodes))
 	for i, n := range f.nodes {
@@ -286,7 +286,10 @@ func (n *node) refill() {
 			}
 		})
 	}
-	slices.SortFunc(n.missing, func(a, b task) int { return cmp.Or(cmp.Compare(a.item, b.item), cmp.Compare(a.from, b.from)) })
+	slices.SortFunc(n.missing, func(a, b task) int {
+		return cmp.Or(cmp.Compare(a.item, b.item),
+			cmp.Compare(a.from, b.from))
+	})
 	for i, t := range n.missing {
 		if i == 0 || t.item != n.missing[i-1].item {
 			n.later(t)

@@ -17,8 +17,9 @@ import (
 
 // Profile describes a device with a model on it. Profiles are data: profiles/*.json, or a user's own file.
 type Profile struct {
-	Name   string `json:"name"`   // the file's name without .json
-	Source string `json:"source"` // the command that measured it and when, or the published numbers that it is derived from
+	Name string `json:"name"` // the file's name without .json
+	// the command that measured it and when, or the published numbers that it is derived from
+	Source string `json:"source"`
 	// Derived is true if no such device was measured.
 	Derived bool   `json:"derived"`
 	Model   string `json:"model"` // whose prefill times these are, such as Qwen2-1.5B
@@ -32,18 +33,20 @@ type Profile struct {
 	Noise   float64 `json:"noise"`
 	MaxRows int     `json:"max_rows"` // most rows of a batch; 0: no limit
 
-	KVTokenBytes int64   `json:"kv_token_bytes"` // KV of one token in all layers
-	DeviceBytes  int64   `json:"device_bytes"`   // the device's memory for KV, beside weights; 0: it computes in host memory
-	HostBytes    int64   `json:"host_bytes"`     // host memory for KV
-	HostLink     float64 `json:"host_link"`      // bytes per second from host memory to the device; unused without device memory
+	KVTokenBytes int64 `json:"kv_token_bytes"` // KV of one token in all layers
+	// the device's memory for KV, beside weights; 0: it computes in host memory
+	DeviceBytes int64 `json:"device_bytes"`
+	HostBytes   int64 `json:"host_bytes"` // host memory for KV
+	// bytes per second from host memory to the device; unused without device memory
+	HostLink float64 `json:"host_link"`
 
 	// Slowdown is how many times as long as predicted a batch takes in a server, whose threads sleep between batches and
 	// share the cores with other work. Batches are measured without a server. 0: as long.
 	Slowdown float64 `json:"slowdown,omitempty"`
 	// Added is added to each batch in a server: threads wake up, and their caches hold something else.
 	Added float64 `json:"added_ms,omitempty"`
-	// Ratios are those of measured and predicted times in a server. With them there is no Noise. A few batches take much longer than
-	// the others, and they make the queue long.
+	// Ratios are those of measured and predicted times in a server. With them there is no Noise. A few batches take much
+	// longer than the others, and they make the queue long.
 	Ratios Ratios `json:"ratios,omitempty"`
 	// Front is a server's work outside of batches. Without it, requests reach the queue at once.
 	Front Front `json:"front,omitzero"`
@@ -64,8 +67,8 @@ type Front struct {
 	// Idle and Beside are how many times as long it takes if no batch runs when the request comes, and if one does.
 	Idle   Ratios `json:"idle_ratios,omitempty"`
 	Beside Ratios `json:"busy_ratios,omitempty"`
-	// Shared means that it takes cores from the threads that compute. These wait for each other, so a batch that runs meanwhile
-	// ends later: by Delay, or by the time of the work if that is 0.
+	// Shared means that it takes cores from the threads that compute. These wait for each other, so a batch that runs
+	// meanwhile ends later: by Delay, or by the time of the work if that is 0.
 	Shared bool    `json:"shared,omitempty"`
 	Delay  float64 `json:"delay_ms,omitempty"`
 }
@@ -122,7 +125,8 @@ func LoadProfile(name string) (*Profile, error) {
 	if strings.HasSuffix(name, ".json") {
 		data, err = os.ReadFile(name)
 	} else if data, err = profileFiles.ReadFile("profiles/" + name + ".json"); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("sim: no profile %q: want one of %s, or a file whose name ends in .json", name, strings.Join(Profiles(), ", "))
+		return nil, fmt.Errorf("sim: no profile %q: want one of %s, or a file whose name ends in .json", name,
+			strings.Join(Profiles(), ", "))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("sim: read profile: %w", err)
@@ -160,7 +164,8 @@ func (p *Profile) Validate() error {
 	case !(p.Noise >= 0 && p.Noise <= 1) || p.MaxRows < 0:
 		return fmt.Errorf("noise %v and max_rows %d: want 0 to 1 and at least 0", p.Noise, p.MaxRows)
 	case p.Batches != nil && !p.Batches.valid():
-		return fmt.Errorf("batches %+v: want milliseconds and tiles of at least 0, and rows or keys that take time", *p.Batches)
+		return fmt.Errorf("batches %+v: want milliseconds and tiles of at least 0, and rows or keys that take time",
+			*p.Batches)
 	case !(p.Slowdown >= 0 && p.Slowdown <= 100):
 		return fmt.Errorf("slowdown is %v: want 0 to 100", p.Slowdown)
 	case !(p.Added >= 0) || !p.Ratios.valid():
@@ -172,7 +177,8 @@ func (p *Profile) Validate() error {
 	case p.RowBytes < 0 || p.RowBytes > 0 && !(p.RowLink > 0):
 		return fmt.Errorf("row_bytes %d and row_link %v: want a link for rows", p.RowBytes, p.RowLink)
 	case !(p.Prefill.Predict(largest.Rows, largest.Keys, largest.Requests) > 0):
-		return errors.New("prefill.quality.largest is the largest batch that was measured: want rows, keys and requests above 0")
+		return errors.New("prefill.quality.largest is the largest batch that was measured: want rows, keys and requests " +
+			"above 0")
 	}
 	return p.Prefill.Validate()
 }

@@ -32,7 +32,8 @@ func TestBadProfiles(t *testing.T) {
 		{"kv_token_bytes", 0}, {"noise", -1}, {"front", map[string]any{"request_ms": -1}},
 		{"derivated", true}, {"batches", map[string]any{"row_ms": -1, "tile_key_ms": 2}},
 		{"added_ms", -1}, {"ratios", []float64{1, 0}}, {"front", map[string]any{"idle_ratios": []float64{-1}}},
-		{"front", map[string]any{"busy_ratios": []float64{1e6}}}, {"batches", map[string]any{"row_ms": 1, "sizes": []int{2, 1}}},
+		{"front", map[string]any{"busy_ratios": []float64{1e6}}},
+		{"batches", map[string]any{"row_ms": 1, "sizes": []int{2, 1}}},
 		{"batches", map[string]any{"fixed_ms": 1}}, {"host_link", 0}, {"row_ms", -1}, {"quality", map[string]any{}},
 	} {
 		var all map[string]any

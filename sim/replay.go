@@ -36,21 +36,23 @@ func (r *Replayed) Compared() (n int) {
 // mostDifferences are listed.
 const mostDifferences = 20
 
-// Replay gives a node the outside events of a recorded server, in the order of the log: requests with their users, items and
-// deadlines, the times at which things happened, and how long batches took. All else the node decides: prefix orders, what is
-// reused, batches, refusals, where KV lies, and which KV is published and evicted. Replay compares that with what the server
-// decided. Requests of a server overlap; the node takes their steps in the order of the log.
+// Replay gives a node the outside events of a recorded server, in the order of the log: requests with their users,
+// items and deadlines, the times at which things happened, and how long batches took. All else the node decides: prefix
+// orders, what is reused, batches, refusals, where KV lies, and which KV is published and evicted. Replay compares that
+// with what the server decided. Requests of a server overlap; the node takes their steps in the order of the log.
 //
-// The log MUST be of a server with one worker and no disk. Its first model is replayed. Requests are rankings of users with an
-// id, whose histories only grow.
+// The log MUST be of a server with one worker and no disk. Its first model is replayed. Requests are rankings of users
+// with an id, whose histories only grow.
 func Replay(in io.Reader) (*Replayed, error) { return replay(in, func(*node) {}) }
 
 // replay replays a log with a node that change may change.
 func replay(in io.Reader, change func(*node)) (*Replayed, error) {
 	p := &player{
-		report: &Replayed{Decisions: map[string]int{}}, numbers: map[int]int32{}, jobs: map[uint64]int32{}, ids: map[int32]uint64{},
-		places: map[int]*schedule.Place{}, held: map[int]int32{}, wanted: map[time.Duration]sight{}, visits: map[plan.Key]visit{},
-		users: map[plan.Key]uint64{}, items: map[plan.Key]int32{}, next: map[string][]string{},
+		report: &Replayed{Decisions: map[string]int{}}, numbers: map[int]int32{}, jobs: map[uint64]int32{},
+		ids:    map[int32]uint64{},
+		places: map[int]*schedule.Place{}, held: map[int]int32{}, wanted: map[time.Duration]sight{},
+		visits: map[plan.Key]visit{},
+		users:  map[plan.Key]uint64{}, items: map[plan.Key]int32{}, next: map[string][]string{},
 	}
 	for l, err := range record.Read(in) {
 		if err != nil {
@@ -205,7 +207,8 @@ func (p *player) open() error {
 		case "dispatch0 open":
 			s.Fleet.Workers, s.Queue, s.SLO.Duration, profile.MaxRows = v.Int(), v.Int(), v.Time(), v.Int()
 		case "dispatch0 model":
-			profile.Prefill = schedule.PrefillModel{Fixed: v.Float(), Row: v.Float(), Square: v.Float(), Key: v.Float(), Request: v.Float()}
+			profile.Prefill = schedule.PrefillModel{Fixed: v.Float(), Row: v.Float(), Square: v.Float(), Key: v.Float(),
+				Request: v.Float()}
 			profile.Prefill.Quality.Largest = schedule.Sample{Rows: v.Int(), Keys: v.Int(), Requests: v.Int()}
 			opened[op] = true
 		case "memory0 take":
@@ -339,7 +342,8 @@ func (p *player) dispatch(op string, v *record.Values) {
 	case "ran":
 		b := &n.engines[v.Int()]
 		was := schedule.Sample{Requests: v.Int(), Rows: v.Int(), Keys: v.Int()}
-		p.compare("computed", fmt.Sprint(was.Requests, was.Rows, was.Keys), fmt.Sprint(b.sample.Requests, b.sample.Rows, b.sample.Keys))
+		p.compare("computed", fmt.Sprint(was.Requests, was.Rows, was.Keys),
+			fmt.Sprint(b.sample.Requests, b.sample.Rows, b.sample.Keys))
 		if b.sample.Ms = v.Float(); v.Bool() {
 			return
 		}
@@ -659,8 +663,10 @@ func numbered[N int32 | uint64](numbers map[plan.Key]N, all *[]plan.Key, key pla
 
 // asked lists what a decision is made from as a log has it.
 func asked(in *schedule.Request) []any {
-	return []any{in.Preamble, in.LeadIn, in.SharedCached, in.Question, in.PerItem, int(in.Orders), in.User, in.UserCached[:],
-		in.Items, record.Names(in.ItemTier), in.ItemFrequency, in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown, in.UserRoom,
+	return []any{in.Preamble, in.LeadIn, in.SharedCached, in.Question, in.PerItem, int(in.Orders), in.User,
+		in.UserCached[:],
+		in.Items, record.Names(in.ItemTier), in.ItemFrequency, in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown,
+		in.UserRoom,
 		in.Queue, in.Slack}
 }
 

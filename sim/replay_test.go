@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Logs of servers. In the first one steps of requests do not lie between those of others: grebe-bench sim-replay --record BINARY
-// --requests 400 --seed 5. The second one is the beginning of a log of grebe-bench sim-check --where, with two threads: memory is
-// reserved for a batch while the KV of the last one is published.
+// Logs of servers. In the first one steps of requests do not lie between those of others: grebe-bench sim-replay
+// --record BINARY --requests 400 --seed 5. The second one is the beginning of a log of grebe-bench sim-check --where,
+// with two threads: memory is reserved for a batch while the KV of the last one is published.
 const (
 	oneByOne = "testdata/node.log.gz"
 	overlaps = "testdata/overlaps.log.gz"
@@ -54,8 +54,10 @@ func TestReplay(t *testing.T) {
 	}
 	log := string(recorded(t, oneByOne))
 	for what, has := range map[string]bool{
-		"user-first prompts": strings.Contains(log, "reuse0 . order user"), "item-first prompts": strings.Contains(log, "reuse0 . order item"),
-		"refusals": r.Requests > strings.Count(log, "reuse0 decide "), "batches of several": strings.Contains(log, "dispatch0 ran 0 2 "),
+		"user-first prompts": strings.Contains(log, "reuse0 . order user"),
+		"item-first prompts": strings.Contains(log, "reuse0 . order item"),
+		"refusals":           r.Requests > strings.Count(log, "reuse0 decide "),
+		"batches of several": strings.Contains(log, "dispatch0 ran 0 2 "),
 	} {
 		if !has {
 			t.Errorf("the log has no %s", what)
@@ -64,7 +66,8 @@ func TestReplay(t *testing.T) {
 	t.Logf("%d requests, %d decisions, %d different: %v", r.Requests, r.Compared(), r.Different, r.Decisions)
 }
 
-// A node decides what a server decided that published KV of one batch and reserved memory for the next at the same time.
+// A node decides what a server decided that published KV of one batch and reserved memory for the next at the same
+// time.
 func TestReplayOverlaps(t *testing.T) {
 	log := string(recorded(t, overlaps))
 	ending, takes, needs := 0, 0, 0

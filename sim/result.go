@@ -14,7 +14,8 @@ type Result struct {
 	Stopped bool    `json:"stopped,omitempty"` // it was interrupted
 	Seconds float64 `json:"seconds"`           // of virtual time, after the warm-up
 	Total   float64 `json:"total_seconds"`     // with the warm-up
-	Offered float64 `json:"offered"`           // requests per second that the scenario asks for; 0: as the trace has them, or a closed loop
+	// requests per second that the scenario asks for; 0: as the trace has them, or a closed loop
+	Offered float64 `json:"offered"`
 	Sent    int     `json:"sent"`
 	Ended   int     `json:"ended"`
 
@@ -285,7 +286,8 @@ func (r *recorder) finish(f *fleet, stopped bool) *Result {
 	for _, ms := range r.latency {
 		out.Latency.Mean += float64(ms) / float64(len(r.latency))
 	}
-	out.Latency.P50, out.Latency.P90, out.Latency.P99 = quantile(r.latency, .5), quantile(r.latency, .9), quantile(r.latency, .99)
+	out.Latency.P50, out.Latency.P90, out.Latency.P99 = quantile(r.latency, .5), quantile(r.latency, .9),
+		quantile(r.latency, .99)
 	out.Latency.Max = quantile(r.latency, 1)
 	served := float64(max(out.Answered, 1))
 	out.Hits = Hits{
@@ -306,8 +308,9 @@ func (r *recorder) finish(f *fleet, stopped bool) *Result {
 func (n *node) sumUp(now time.Duration, sent, got int64) NodeResult {
 	t := &n.totals
 	r := NodeResult{
-		Requests: t.Requests, Batches: t.Batches, Rows: t.Rows, PeerMisses: t.PeerMisses, Late: t.Late, SentBytes: sent, GotBytes: got,
-		Busy: t.Busy.Seconds() / max(now.Seconds()*float64(max(len(n.engines), 1)), 1e-9), Alpha: n.alpha(),
+		Requests: t.Requests, Batches: t.Batches, Rows: t.Rows, PeerMisses: t.PeerMisses, Late: t.Late, SentBytes: sent,
+		GotBytes: got,
+		Busy:     t.Busy.Seconds() / max(now.Seconds()*float64(max(len(n.engines), 1)), 1e-9), Alpha: n.alpha(),
 	}
 	stores := []*store{n.users}
 	if n.items != n.users {

@@ -32,7 +32,8 @@ func newRouter(f *fleet) (*router, error) {
 	r := &router{f: f, subs: make([]subscription, len(f.nodes))}
 	s := f.scenario
 	c := route.Config{
-		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha, Beta: s.Route.Beta,
+		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha,
+		Beta:   s.Route.Beta,
 		MissKV: s.Route.MissKV, MissEMB: s.Route.MissEMB, MissLoad: s.Route.MissLoad,
 		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards, FullLoad: 1e3 * s.SLO.Seconds(),
 		PeerUsers: f.holders, PeerItems: f.peers || f.holders, Blend: s.Prompt.Blend.blending(),
@@ -59,7 +60,8 @@ func newRouter(f *fleet) (*router, error) {
 // pick sends a call to a node. It returns -1 if there is none.
 func (r *router) pick(c *call) int32 {
 	f, q := r.f, &r.req
-	q.Prompt.Preamble, q.Prompt.LeadIn, q.Prompt.Question = int32(f.prompt.preamble), int32(f.prompt.leadIn), int32(f.prompt.question)
+	q.Prompt.Preamble, q.Prompt.LeadIn, q.Prompt.Question = int32(f.prompt.preamble), int32(f.prompt.leadIn),
+		int32(f.prompt.question)
 	q.Prompt.PerItem, q.Prompt.Orders, q.Prompt.SharedCached = f.prompt.perItem, f.scenario.orders, true
 	q.Prompt.User, q.Prompt.Items = c.UserTokens, c.ItemTokens
 	q.Prompt.Slack = float64(c.deadline-f.now) / 1e6
@@ -117,8 +119,8 @@ func (r *router) hear(i int32) {
 	}
 }
 
-// follow brings the view of a node up to an event. If the view is unknown or too old, it asks for a snapshot, which has the
-// state of now.
+// follow brings the view of a node up to an event. If the view is unknown or too old, it asks for a snapshot, which has
+// the state of now.
 func (r *router) follow(n *node, seq uint64) {
 	sub, id := &r.subs[n.id], int(n.id)
 	ok := sub.boot == n.feed.Boot() && seq >= sub.seq

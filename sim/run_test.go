@@ -17,7 +17,8 @@ func small(t testing.TB, change func(*Scenario)) *Scenario {
 	s.Requests = 2000
 	s.Load.Rate = 60
 	s.Users.Count, s.Users.Zipf, s.Users.Tokens = 500, 1, Lengths{Mean: 1500, Sigma: .5, Min: 64, Max: 8000}
-	s.Items.Count, s.Items.Zipf, s.Items.Tokens, s.Items.Candidates = 2000, 1, Lengths{Mean: 10, Sigma: .3, Min: 4, Max: 40}, 100
+	s.Items.Count, s.Items.Zipf, s.Items.Tokens, s.Items.Candidates = 2000, 1,
+		Lengths{Mean: 10, Sigma: .3, Min: 4, Max: 40}, 100
 	s.Fleet.Profile = "h200-qwen2-1.5b"
 	s.Fleet.Device, s.Fleet.Host = 2e9, 6e9
 	if change != nil {
@@ -112,8 +113,9 @@ func TestCostIsThatOfDecide(t *testing.T) {
 			c.tiers = append(c.tiers, []plan.Tier{plan.Missing, plan.Device, plan.Host}[r.IntN(3)])
 		}
 		in := schedule.Request{
-			Preamble: int32(p.preamble), LeadIn: int32(p.leadIn), Question: int32(p.question), PerItem: p.perItem, SharedCached: shared,
-			User: c.UserTokens, Items: c.ItemTokens, ItemTier: c.tiers,
+			Preamble: int32(p.preamble), LeadIn: int32(p.leadIn), Question: int32(p.question), PerItem: p.perItem,
+			SharedCached: shared,
+			User:         c.UserTokens, Items: c.ItemTokens, ItemTier: c.tiers,
 		}
 		in.UserCached[plan.Device] = int32(c.cached)
 		costs := schedule.DefaultCosts(schedule.PrefillModel{Row: 1})

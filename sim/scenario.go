@@ -61,7 +61,8 @@ type Prompt struct {
 }
 
 // Blend says which shares of the tokens whose KV is reused are computed again (RCL-5). KV of the history is that of
-// prototypes, which all nodes have; KV of items is what the node has cached. Items that it lacks are computed and not kept.
+// prototypes, which all nodes have; KV of items is what the node has cached. Items that it lacks are computed and not
+// kept.
 type Blend struct {
 	History float64 `yaml:"history"`
 	Items   float64 `yaml:"items"`
@@ -84,8 +85,8 @@ type Load struct {
 	Burst Burst `yaml:"burst"`
 	// Trend is the rate at the end, as a multiple of the one at the beginning; 1. It needs a duration.
 	Trend float64 `yaml:"trend"`
-	// Times is a file with the arrival times of a recording, instead of a process: .csv as of Azure's LLM traces, or .jsonl as
-	// of Mooncake's. It is played so that the mean rate is Rate.
+	// Times is a file with the arrival times of a recording, instead of a process: .csv as of Azure's LLM traces, or
+	// .jsonl as of Mooncake's. It is played so that the mean rate is Rate.
 	Times string `yaml:"times"`
 	// Clients, if not 0, send one request after the other each, and there is no rate: a closed loop.
 	Clients int `yaml:"clients"`
@@ -100,9 +101,10 @@ type Burst struct {
 
 // Users says who sends requests.
 type Users struct {
-	Count  int     `yaml:"count"`
-	Zipf   float64 `yaml:"zipf"` // exponent of the law by which users are drawn; 0: all are equally likely
-	File   string  `yaml:"file"` // of users, one per line: weight and tokens, between blanks; instead of count, zipf and tokens
+	Count int     `yaml:"count"`
+	Zipf  float64 `yaml:"zipf"` // exponent of the law by which users are drawn; 0: all are equally likely
+	// of users, one per line: weight and tokens, between blanks; instead of count, zipf and tokens
+	File   string  `yaml:"file"`
 	Tokens Lengths `yaml:"tokens"`
 	Growth float64 `yaml:"growth"` // tokens that a user's history grows by between two requests, on average
 }
@@ -157,8 +159,8 @@ type Cache struct {
 	Users      int    `yaml:"users"`       // whose frequency a node counts; 65536
 	Items      int    `yaml:"items"`       // whose frequency a node counts; 65536
 	KeepPeer   bool   `yaml:"keep_peer"`   // KV that a peer sent is cached; true
-	// Page is the size of a server's pages of KV memory: an entry needs adjacent ones, so memory that is nearly full has gaps. 0:
-	// memory has none. A server's page is the largest power of two up to 64 KiB that divides the KV of a token.
+	// Page is the size of a server's pages of KV memory: an entry needs adjacent ones, so memory that is nearly full has
+	// gaps. 0: memory has none. A server's page is the largest power of two up to 64 KiB that divides the KV of a token.
 	Page Bytes `yaml:"page"`
 }
 
@@ -178,20 +180,22 @@ type Network struct {
 type Placement struct {
 	Kind    string   `yaml:"kind"`    // none, hash, replicate, hot-cold or similar; none
 	Refresh Duration `yaml:"refresh"` // after which the map is made again; 60s, of similar 1h
-	Sample  int      `yaml:"sample"`  // requests of the past that the first map is made of, if the stream knows them; 10000
-	Preload bool     `yaml:"preload"` // items are in memory at the beginning, as far as they fit
-	Push    bool     `yaml:"push"`    // an item that another node computed is sent to its owner; true
-	Alpha   float64  `yaml:"alpha"`   // of hot-cold: tolerated communication, as a share of compute; 1
-	Printed bool     `yaml:"printed"` // of hot-cold: R_max as the paper prints it
-	Hot     float64  `yaml:"hot"`     // share of the items on all nodes; of similar: 0.001; of hot-cold: by Algorithm 1
-	Fill    float64  `yaml:"fill"`    // share of the free bandwidth that filling may use; 0.5
+	// requests of the past that the first map is made of, if the stream knows them; 10000
+	Sample  int     `yaml:"sample"`
+	Preload bool    `yaml:"preload"` // items are in memory at the beginning, as far as they fit
+	Push    bool    `yaml:"push"`    // an item that another node computed is sent to its owner; true
+	Alpha   float64 `yaml:"alpha"`   // of hot-cold: tolerated communication, as a share of compute; 1
+	Printed bool    `yaml:"printed"` // of hot-cold: R_max as the paper prints it
+	Hot     float64 `yaml:"hot"`     // share of the items on all nodes; of similar: 0.001; of hot-cold: by Algorithm 1
+	Fill    float64 `yaml:"fill"`    // share of the free bandwidth that filling may use; 0.5
 }
 
 // Route says how routers choose nodes.
 type Route struct {
-	Policy    string   `yaml:"policy"`    // see route.ParsePolicy; predicted
-	Routers   int      `yaml:"routers"`   // 1
-	Inside    bool     `yaml:"inside"`    // every node routes what enters there, as servers do; routers is not used then; false
+	Policy  string `yaml:"policy"`  // see route.ParsePolicy; predicted
+	Routers int    `yaml:"routers"` // 1
+	// every node routes what enters there, as servers do; routers is not used then; false
+	Inside    bool     `yaml:"inside"`
 	Heartbeat Duration `yaml:"heartbeat"` // 100ms
 	Delay     Duration `yaml:"delay"`     // of feeds and heartbeats; the latency
 	Ring      int      `yaml:"ring"`      // events that a feed keeps; 65536
@@ -199,8 +203,8 @@ type Route struct {
 	Items     int      `yaml:"items"`     // other entries that a router knows; 65536 per node
 	Alpha     float64  `yaml:"alpha"`     // of affinity (RCL-4); 1
 	Beta      float64  `yaml:"beta"`      // of affinity (RCL-4); 1
-	// MissKV, MissEMB and MissLoad are the costs of joint (HLM-5) in milliseconds: of a user whose KV is missing, of a request
-	// whose embeddings are missing, and of a full load.
+	// MissKV, MissEMB and MissLoad are the costs of joint (HLM-5) in milliseconds: of a user whose KV is missing, of a
+	// request whose embeddings are missing, and of a full load.
 	MissKV   float64 `yaml:"miss_kv"`   // 20
 	MissEMB  float64 `yaml:"miss_emb"`  // 10
 	MissLoad float64 `yaml:"miss_load"` // 20
@@ -239,7 +243,8 @@ func Default() *Scenario {
 		Network:    Network{Latency: Duration{50 * time.Microsecond}, Exchange: true, Overlap: true},
 		Placement:  Placement{Kind: "none", Sample: 10000, Push: true, Alpha: 1, Fill: .5},
 		Route: Route{
-			Policy: "predicted", Routers: 1, Heartbeat: ms(100), Ring: 1 << 16, Alpha: 1, Beta: 1, MissKV: 20, MissEMB: 10, MissLoad: 20,
+			Policy: "predicted", Routers: 1, Heartbeat: ms(100), Ring: 1 << 16, Alpha: 1, Beta: 1, MissKV: 20, MissEMB: 10,
+			MissLoad: 20,
 		},
 		Sweep: Sweep{Within: .99, Digits: .02},
 	}
@@ -247,8 +252,8 @@ func Default() *Scenario {
 
 func ms(n int) Duration { return Duration{time.Duration(n) * time.Millisecond} }
 
-// ReadScenario reads a scenario from a YAML file. Paths in it are relative to the file. Change, which may be nil, is applied
-// before the scenario is checked. Errors name the line.
+// ReadScenario reads a scenario from a YAML file. Paths in it are relative to the file. Change, which may be nil, is
+// applied before the scenario is checked. Errors name the line.
 func ReadScenario(file string, change func(*Scenario)) (*Scenario, error) {
 	s := Default()
 	err := config.Read(file, "the scenario", s, func() error {
@@ -305,7 +310,8 @@ func (s *Scenario) Validate() error {
 	p.add(s.Requests >= 0, "requests", "%d: want at least 0", s.Requests)
 	p.add(s.Requests > 0 || s.Duration.Duration > 0 || s.Trace.File != "" && !s.Trace.Repeat, "requests",
 		"neither requests nor a duration: the run would not end")
-	p.add(s.Duration.Duration == 0 || s.Warmup.Duration < s.Duration.Duration, "warmup", "%v is as long as the run", s.Warmup)
+	p.add(s.Duration.Duration == 0 || s.Warmup.Duration < s.Duration.Duration, "warmup", "%v is as long as the run",
+		s.Warmup)
 	s.checkPrompt(&p)
 	s.checkLoad(&p)
 	s.checkFleet(&p)
@@ -332,7 +338,8 @@ func (s *Scenario) checkPrompt(p *problems) {
 	q := &s.Prompt
 	p.add(q.Preamble >= 0 && q.LeadIn >= 0 && q.Question >= 0, "prompt", "a number of tokens is negative")
 	b := &q.Blend
-	p.add(min(b.History, b.Items, b.Whole) >= 0 && max(b.History, b.Items, b.Whole) <= 1, "prompt.blend", "%+v: want shares of 0 to 1", *b)
+	p.add(min(b.History, b.Items, b.Whole) >= 0 && max(b.History, b.Items, b.Whole) <= 1, "prompt.blend",
+		"%+v: want shares of 0 to 1", *b)
 	s.policy, err = schedule.ParsePolicy(q.Policy)
 	p.fail("prompt.policy", err)
 	s.orders = 0
@@ -350,16 +357,20 @@ func (s *Scenario) checkPrompt(p *problems) {
 
 func (s *Scenario) checkLoad(p *problems) {
 	l := &s.Load
-	p.add(slices.Contains([]string{"poisson", "uniform"}, l.Process), "load.process", "%q: want poisson or uniform", l.Process)
+	p.add(slices.Contains([]string{"poisson", "uniform"}, l.Process), "load.process", "%q: want poisson or uniform",
+		l.Process)
 	p.add(l.Clients >= 0, "load.clients", "%d: want at least 0", l.Clients)
 	if s.Trace.File != "" {
 		p.add(s.Trace.Speedup > 0, "trace.speedup", "%v: want more than 0", s.Trace.Speedup)
 		return
 	}
-	p.add(l.Rate > 0 && !math.IsInf(l.Rate, 1) || l.Clients > 0, "load.rate", "%v: want requests per second above 0", l.Rate)
-	p.add(l.Trend > 0 && (l.Trend == 1 || s.Duration.Duration > 0), "load.trend", "%v: want more than 0, and a duration", l.Trend)
+	p.add(l.Rate > 0 && !math.IsInf(l.Rate, 1) || l.Clients > 0, "load.rate", "%v: want requests per second above 0",
+		l.Rate)
+	p.add(l.Trend > 0 && (l.Trend == 1 || s.Duration.Duration > 0), "load.trend", "%v: want more than 0, and a duration",
+		l.Trend)
 	b := &l.Burst
-	p.add(b.Factor > 0 && b.Length.Duration <= b.Every.Duration, "load.burst", "want a factor above 0, and a length of at most every")
+	p.add(b.Factor > 0 && b.Length.Duration <= b.Every.Duration, "load.burst",
+		"want a factor above 0, and a length of at most every")
 	u, it := &s.Users, &s.Items
 	if u.File == "" {
 		p.add(u.Count > 0 && u.Count <= math.MaxInt32, "users.count", "%d: want 1 to 2³¹-1", u.Count)
@@ -367,7 +378,8 @@ func (s *Scenario) checkLoad(p *problems) {
 	}
 	p.add(u.Zipf >= 0 && u.Growth >= 0, "users", "zipf %v and growth %v: want at least 0", u.Zipf, u.Growth)
 	p.add(it.Count > 0 && it.Count <= math.MaxInt32, "items.count", "%d: want 1 to 2³¹-1", it.Count)
-	p.add(it.Candidates > 0 && it.Candidates <= it.Count, "items.candidates", "%d: want 1 to the number of items", it.Candidates)
+	p.add(it.Candidates > 0 && it.Candidates <= it.Count, "items.candidates", "%d: want 1 to the number of items",
+		it.Candidates)
 	p.add(it.Zipf >= 0, "items.zipf", "%v: want at least 0", it.Zipf)
 	p.lengths("items.tokens", &it.Tokens)
 	switch it.Generator {
@@ -398,13 +410,15 @@ func (s *Scenario) checkFleet(p *problems) {
 	p.add(f.Nodes >= 1 && f.Spare >= 0 && f.Nodes+f.Spare <= maxNodes, "fleet.nodes", "%d and %d spare ones: want 1 to %d",
 		f.Nodes, f.Spare, maxNodes)
 	p.add(f.Workers >= 1 && f.Workers <= 64, "fleet.workers", "%d: want 1 to 64", f.Workers)
-	p.add(f.Profile != "" || len(f.Profiles) > 0, "fleet.profile", "want a .json file or one of %s", strings.Join(Profiles(), ", "))
+	p.add(f.Profile != "" || len(f.Profiles) > 0, "fleet.profile", "want a .json file or one of %s",
+		strings.Join(Profiles(), ", "))
 	p.add(slices.Contains(evict.Names(), c.Policy), "cache.policy", "%q: want one of %v", c.Policy, evict.Names())
 	p.add(c.Users > 0 && c.Items > 0 && c.Slots >= 0 && c.Slots <= maxSlots, "cache",
 		"want tables of users and items, and at most %d slots", maxSlots)
 	e := &s.Embeddings
 	p.add(e.Share > 0 && e.Share < 1, "embeddings.share", "%v: want a share between 0 and 1", e.Share)
-	p.add(e.Controller == "climb" || e.Controller == "static", "embeddings.controller", "%q: want climb or static", e.Controller)
+	p.add(e.Controller == "climb" || e.Controller == "static", "embeddings.controller", "%q: want climb or static",
+		e.Controller)
 	names := f.Profiles
 	if len(names) == 0 {
 		names = []string{f.Profile}
@@ -444,7 +458,8 @@ func (s *Scenario) checkPlaces(p *problems) {
 	p.add(slices.Contains(placements, m.Kind), "placement.kind", "%q: want one of %v", m.Kind, placements)
 	p.add(m.Kind == "none" || m.Kind == "replicate" || n.Bandwidth > 0 || s.Fleet.Nodes == 1, "network.bandwidth",
 		"0: items of other nodes can only be had over a network")
-	p.add(m.Fill >= 0 && m.Fill <= 1 && m.Alpha >= 0 && m.Hot >= 0 && m.Hot <= 1, "placement", "fill, hot and alpha are shares")
+	p.add(m.Fill >= 0 && m.Fill <= 1 && m.Alpha >= 0 && m.Hot >= 0 &&
+		m.Hot <= 1, "placement", "fill, hot and alpha are shares")
 	if m.Refresh.Duration == 0 {
 		m.Refresh = Duration{time.Minute}
 		if m.Kind == "similar" {
@@ -456,7 +471,8 @@ func (s *Scenario) checkPlaces(p *problems) {
 	s.router, err = route.ParsePolicy(r.Policy)
 	p.fail("route.policy", err)
 	p.add(r.Routers >= 1 && r.Routers <= 64, "route.routers", "%d: want 1 to 64", r.Routers)
-	p.add(r.Users > 0 && r.Items > 0 && r.Alpha >= 0 && r.Beta >= 0, "route", "users, items, alpha and beta: want at least 0")
+	p.add(r.Users > 0 && r.Items > 0 && r.Alpha >= 0 &&
+		r.Beta >= 0, "route", "users, items, alpha and beta: want at least 0")
 	p.add(r.Heartbeat.Duration >= time.Millisecond, "route.heartbeat", "%v: want at least 1ms", r.Heartbeat)
 	p.add(r.Ring >= 1 && r.Ring <= 1<<24, "route.ring", "%d: want 1 to 16777216", r.Ring)
 }

@@ -89,12 +89,14 @@ func TestBadTraces(t *testing.T) {
 // Arrival times may come from a recording, at another mean rate.
 func TestRecordedTimes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.jsonl")
-	if err := os.WriteFile(file, []byte("{\"timestamp\":0}\n{\"timestamp\":1000}\n{\"timestamp\":4000}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("{\"timestamp\":0}\n{\"timestamp\":1000}\n{\"timestamp\":4000}\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := small(t, func(s *Scenario) { s.Load.Times, s.Load.Rate = file, 5 })
 	r, f := play(t, s, Options{})
-	if r.Sent != 3 || f.result.arrived.Seconds() < .399 || f.result.arrived.Seconds() > .401 { // two gaps at 5/s take 0.4 s
+	// two gaps at 5/s take 0.4 s
+	if r.Sent != 3 || f.result.arrived.Seconds() < .399 || f.result.arrived.Seconds() > .401 {
 		t.Errorf("%d requests, the last one at %v", r.Sent, f.result.arrived)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// An operation is a request: run it with -benchtime=100000x. Making a fleet of empty nodes is not measured. Processor time is
-// that of the second half, when memory is full; it says more than elapsed time on a busy machine.
+// An operation is a request: run it with -benchtime=100000x. Making a fleet of empty nodes is not measured. Processor
+// time is that of the second half, when memory is full; it says more than elapsed time on a busy machine.
 func BenchmarkRequests(b *testing.B) {
 	for _, routers := range []int{1, 4} {
 		b.Run(fmt.Sprintf("routers=%d", routers), func(b *testing.B) {

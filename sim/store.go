@@ -59,8 +59,8 @@ type chunk struct {
 	tokens, first, refs, level int32
 }
 
-// store keeps KV as package kv does: the books of package residency decide, and the store counts the bytes. Copies between
-// levels of memory end at once.
+// store keeps KV as package kv does: the books of package residency decide, and the store counts the bytes. Copies
+// between levels of memory end at once.
 type store struct {
 	books   *residency.Core[body]
 	mem     []memory
@@ -120,11 +120,13 @@ func newStore(c storeConfig) (*store, error) {
 
 // pacer has a store do things in the order in which those of a recorded server were done.
 type pacer interface {
-	look(plan.Key) bool                                // before a call looks for an entry; false: the server did not find it
+	// before a call looks for an entry; false: the server did not find it
+	look(plan.Key) bool
 	take()                                             // before memory is taken
 	took(level int, first int32, bytes int64, ok bool) // and after that
-	lacks() (again bool)                               // before an eviction because memory lacks room; again: look for room first
-	put(*chunk) (now bool)                             // before memory is freed, which is done now or later
+	// before an eviction because memory lacks room; again: look for room first
+	lacks() (again bool)
+	put(*chunk) (now bool) // before memory is freed, which is done now or later
 }
 
 // take takes memory for a chunk.
@@ -139,7 +141,8 @@ func (s *store) take(level int, bytes int64) (first int32, ok bool) {
 	return first, ok
 }
 
-// newChunk takes memory of a level for some tokens. It evicts entries until they fit, and returns false if all are in use.
+// newChunk takes memory of a level for some tokens. It evicts entries until they fit, and returns false if all are in
+// use.
 func (s *store) newChunk(level int, tokens int32) (int32, bool) {
 	for {
 		if first, ok := s.take(level, int64(tokens)*s.token); ok {
@@ -180,8 +183,9 @@ func (s *store) release(chunks []int32) {
 	}
 }
 
-// reserve returns a new entry of the top level that is not on the books, with a reference of the caller's. It shares the full
-// chunks of the first known tokens of a user's older entry, which may be nil. It returns nil if there is no room.
+// reserve returns a new entry of the top level that is not on the books, with a reference of the caller's. It shares
+// the full chunks of the first known tokens of a user's older entry, which may be nil. It returns nil if there is no
+// room.
 func (s *store) reserve(key plan.Key, k plan.Kind, tokens int, item int32, older *held, known int) *held {
 	h := s.entry(key, k, tokens, item)
 	have := 0
@@ -344,7 +348,8 @@ func (s *store) entry(key plan.Key, k plan.Kind, tokens int, item int32) *held {
 		h = &held{}
 		h.Value.chunks = h.Value.few[:0]
 	}
-	*h = held{Key: key, Kind: k, Tokens: tokens, Named: k == plan.User, Value: body{item: item, refs: 1, chunks: h.Value.chunks[:0]}}
+	*h = held{Key: key, Kind: k, Tokens: tokens, Named: k == plan.User,
+		Value: body{item: item, refs: 1, chunks: h.Value.chunks[:0]}}
 	return h
 }
 
@@ -399,7 +404,8 @@ func (s *store) train() {
 	}
 }
 
-// userKey, itemKey and sharedKey are the keys of entries. Their first bytes are a hash, as those of a server's keys are.
+// userKey, itemKey and sharedKey are the keys of entries. Their first bytes are a hash, as those of a server's keys
+// are.
 func userKey(user uint64) plan.Key  { return keyOf(user, 1) }
 func itemKey(item int32) plan.Key   { return keyOf(uint64(uint32(item)), 2) }
 func sharedKey(number int) plan.Key { return keyOf(uint64(number), 3) }

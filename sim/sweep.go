@@ -91,8 +91,8 @@ func (rep *Report) note(rate float64, r *Result) bool {
 	return ok
 }
 
-// find looks for the highest rate at the SLO: it doubles or halves the rate until one is enough and one is too much, and
-// then halves the distance. The same seed draws the same requests at every rate.
+// find looks for the highest rate at the SLO: it doubles or halves the rate until one is enough and one is too much,
+// and then halves the distance. The same seed draws the same requests at every rate.
 func (rep *Report) find(s *Scenario, run func(rate float64) (*Result, error)) error {
 	rate := s.Sweep.From
 	if rate == 0 {

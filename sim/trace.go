@@ -69,7 +69,8 @@ func readTrace(s *Scenario) (*trace, error) {
 			return nil, fmt.Errorf("sim: %s:%d: %w", s.Trace.File, n, err)
 		}
 		last = *l.Time
-		r := Request{At: time.Duration(last * float64(time.Second)), UserTokens: l.UserTokens, User: number(users, string(l.User))}
+		r := Request{At: time.Duration(last * float64(time.Second)), UserTokens: l.UserTokens,
+			User: number(users, string(l.User))}
 		for i, id := range l.Items {
 			tokens := l.ItemTokens[min(i, len(l.ItemTokens)-1)]
 			item, known := items[string(id)]

@@ -30,8 +30,8 @@ func (w *Work) sub(o *Work) {
 	w.Segments -= o.Segments
 }
 
-// Segment adds tokens from..to of a segment that also attends to seen keys before it. A tile is so many rows; below 2: rows are
-// computed one by one.
+// Segment adds tokens from..to of a segment that also attends to seen keys before it. A tile is so many rows; below 2:
+// rows are computed one by one.
 func (w *Work) Segment(from, to, seen, tile int) {
 	if to <= from {
 		return
@@ -52,8 +52,8 @@ func (w *Work) Segment(from, to, seen, tile int) {
 // causal returns the keys of rows from..to of a segment that also attends to seen keys before it.
 func causal(from, to, seen int) int { return (to-from)*seen + (to*(to+1)-from*(from+1))/2 }
 
-// Batches predicts the milliseconds of a batch from more than schedule.PrefillModel knows. Nodes decide with that one, as servers do:
-// Batches only say how long a batch takes.
+// Batches predicts the milliseconds of a batch from more than schedule.PrefillModel knows. Nodes decide with that one,
+// as servers do: Batches only say how long a batch takes.
 type Batches struct {
 	Fixed   float64 `json:"fixed_ms"`   // per batch
 	Request float64 `json:"request_ms"` // per request
@@ -61,14 +61,14 @@ type Batches struct {
 	Row     float64 `json:"row_ms"`     // per token computed
 	// Multiple is the rows that products compute together: fewer take as long. 0 or 1: each row takes its time.
 	Multiple int `json:"row_multiple,omitempty"`
-	// Sizes are the rows that products of large batches are tuned for, ascending. Smaller batches than the first one are tuned for their
-	// very size and run as one graph. Larger ones take Large longer, because their kernels are launched one by one, and Spare for each
-	// row up to the next size, whose products they use.
+	// Sizes are the rows that products of large batches are tuned for, ascending. Smaller batches than the first one are
+	// tuned for their very size and run as one graph. Larger ones take Large longer, because their kernels are launched
+	// one by one, and Spare for each row up to the next size, whose products they use.
 	Sizes []int   `json:"sizes,omitempty"`
 	Large float64 `json:"large_ms,omitempty"`
 	Spare float64 `json:"spare_ms,omitempty"`
-	// Tile is the rows of a segment that attend together. The last tile of a segment takes as long as a full one, so that short
-	// segments cost more than their rows.
+	// Tile is the rows of a segment that attend together. The last tile of a segment takes as long as a full one, so that
+	// short segments cost more than their rows.
 	Tile   int     `json:"tile_rows"`
 	Tiled  float64 `json:"tile_key_ms"` // per key that a tile attends to
 	Cached float64 `json:"cached_ms"`   // per token whose KV is read, not computed
@@ -77,7 +77,8 @@ type Batches struct {
 // Predict returns the time of a batch in milliseconds.
 func (b *Batches) Predict(w *Work) float64 {
 	rows, spare, large := b.Products(w.Rows)
-	ms := b.Fixed + float64(w.Requests)*b.Request + float64(w.Segments)*b.Segment + float64(rows)*b.Row + float64(spare)*b.Spare +
+	ms := b.Fixed + float64(w.Requests)*b.Request + float64(w.Segments)*b.Segment + float64(rows)*b.Row +
+		float64(spare)*b.Spare +
 		float64(w.Tiled)*b.Tiled + float64(w.Cached)*b.Cached
 	if large {
 		ms += b.Large
@@ -85,8 +86,8 @@ func (b *Batches) Predict(w *Work) float64 {
 	return ms
 }
 
-// Products returns the rows that products compute for a batch, how many are missing to the size that they are tuned for, and whether the
-// batch is larger than the first size.
+// Products returns the rows that products compute for a batch, how many are missing to the size that they are tuned
+// for, and whether the batch is larger than the first size.
 func (b *Batches) Products(rows int) (computed, spare int, large bool) {
 	if b.Multiple > 1 {
 		rows = (rows + b.Multiple - 1) / b.Multiple * b.Multiple

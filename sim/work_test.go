@@ -39,12 +39,14 @@ func TestBatches(t *testing.T) {
 	}
 	m := small(t, func(*Scenario) {}).profiles[0].Prefill
 	same := run(&Batches{Fixed: m.Fixed, Request: m.Request, Row: m.Row, Tiled: m.Key})
-	plain, slower := run(nil), run(&Batches{Fixed: m.Fixed, Request: m.Request, Row: m.Row, Tiled: 16 * m.Key, Segment: m.Row, Tile: 16})
+	plain, slower := run(nil), run(&Batches{Fixed: m.Fixed, Request: m.Request, Row: m.Row, Tiled: 16 * m.Key,
+		Segment: m.Row, Tile: 16})
 	if math.Abs(same.Latency.Mean-plain.Latency.Mean) > 1e-3*plain.Latency.Mean || m.Square > 0 {
 		t.Errorf("the same coefficients give %+v and %+v", same.Latency, plain.Latency)
 	}
 	if slower.Latency.Mean < 1.05*same.Latency.Mean {
-		t.Errorf("segments and tiles that take time: %.3f ms on average, and %.3f without", slower.Latency.Mean, same.Latency.Mean)
+		t.Errorf("segments and tiles that take time: %.3f ms on average, and %.3f without", slower.Latency.Mean,
+			same.Latency.Mean)
 	}
 }
 

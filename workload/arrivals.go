@@ -20,7 +20,8 @@ type Arrivals interface {
 	Next() (at time.Duration, ok bool)
 }
 
-// Poisson returns arrivals at independent times, rate per second on average, for as long as a time.Duration is; at a rate of 0, none.
+// Poisson returns arrivals at independent times, rate per second on average, for as long as a time.Duration is; at a
+// rate of 0, none.
 func Poisson(rate float64, seed uint64) Arrivals {
 	return &poisson{gap: gap(rate), rng: rand.New(rand.NewPCG(seed, golden))}
 }
@@ -52,7 +53,8 @@ func (p *poisson) Next() (time.Duration, bool) {
 	return within(p.at)
 }
 
-// Uniform returns arrivals at equal distances, rate per second, the first at 0, for as long as a time.Duration is; at a rate of 0, none.
+// Uniform returns arrivals at equal distances, rate per second, the first at 0, for as long as a time.Duration is; at a
+// rate of 0, none.
 func Uniform(rate float64) Arrivals { return &uniform{gap: gap(rate)} }
 
 type uniform struct {
@@ -97,7 +99,8 @@ func Rate(times []time.Duration) float64 {
 // has Azure's LLM inference traces' columns (the first is a time stamp), a .jsonl file Mooncake's
 // objects ("timestamp" in milliseconds).
 func ReadTrace(path string) ([]time.Duration, error) {
-	read := map[string]func(io.Reader) ([]time.Duration, error){".csv": readAzure, ".jsonl": readMooncake}[filepath.Ext(path)]
+	read := map[string]func(io.Reader) ([]time.Duration, error){
+		".csv": readAzure, ".jsonl": readMooncake}[filepath.Ext(path)]
 	if read == nil {
 		return nil, fmt.Errorf("read trace %s: neither .csv nor .jsonl", path)
 	}

@@ -80,7 +80,8 @@ func TestReadTrace(t *testing.T) {
 	want := []time.Duration{0, 1500 * time.Millisecond, 2 * time.Second}
 	for name, text := range map[string]string{
 		// Out of order, and with Windows' line ends, as the published files are.
-		"a.csv":   "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.5000000,374,44\r\n2023-11-16 18:15:48.5000000,1,1\r\n2023-11-16 18:15:48.0,396,109\r\n",
+		"a.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.5000000,374,44\r\n2023-11-16 " +
+			"18:15:48.5000000,1,1\r\n2023-11-16 18:15:48.0,396,109\r\n",
 		"b.jsonl": "{\"timestamp\": 27000, \"hash_ids\": [1]}\n{\"timestamp\": 28500}\n\n{\"timestamp\": 29000}",
 	} {
 		got, err := ReadTrace(write(t, name, text))
@@ -89,7 +90,8 @@ func TestReadTrace(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"bad.csv": "TIMESTAMP\nyesterday,1,2\n", "empty.csv": "TIMESTAMP,A\n", "bad.jsonl": "{\"timestamp\":", "none.jsonl": "{}\n", "x.txt": "1\n",
+		"bad.csv": "TIMESTAMP\nyesterday,1,2\n", "empty.csv": "TIMESTAMP,A\n", "bad.jsonl": "{\"timestamp\":",
+		"none.jsonl": "{}\n", "x.txt": "1\n",
 	} {
 		if got, err := ReadTrace(write(t, name, text)); err == nil {
 			t.Errorf("%s was read: %v", name, got)
@@ -102,7 +104,8 @@ func TestReadTrace(t *testing.T) {
 
 // Counts as their publishers give them.
 func TestReadRealTraces(t *testing.T) {
-	for name, want := range map[string]int{"azure-conv-2023.csv": 19_366, "mooncake-conversation.jsonl": 12_031, "mooncake-synthetic.jsonl": 3_993} {
+	for name, want := range map[string]int{"azure-conv-2023.csv": 19_366, "mooncake-conversation.jsonl": 12_031,
+		"mooncake-synthetic.jsonl": 3_993} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("..", "..", "shared", "data", "traces", name)
 			if _, err := os.Stat(path); err != nil {

@@ -62,8 +62,8 @@ func newZipf(n, v int, s float64) zipf {
 	return z
 }
 
-// Zipf draws ranks 0…n−1 with chances proportional to (rank+flat)^−s. A flat of 1 is the plain law; a larger one flattens its
-// head.
+// Zipf draws ranks 0…n−1 with chances proportional to (rank+flat)^−s. A flat of 1 is the plain law; a larger one
+// flattens its head.
 type Zipf struct{ law zipf }
 
 // NewZipf returns the law of n ranks. Flat is at least 1 and s at least 0.
@@ -125,7 +125,8 @@ func exponent(n, c int, skew Skew) (float64, error) {
 	hot := int(math.Round(float64(n) * skew.Of))
 	g := newGroups(n, hot)
 	if s := g.share(maxExponent, c); s < skew.Share {
-		return 0, fmt.Errorf("%d distinct of %d cannot put %.0f%% of the accesses on the hottest %d (at most %.0f%%): fewer candidates or more to choose from",
+		return 0, fmt.Errorf("%d distinct of %d cannot put %.0f%% of the accesses on the hottest %d (at most %.0f%%): "+
+			"fewer candidates or more to choose from",
 			c, n, 100*skew.Share, hot, 100*s)
 	}
 	lo, hi := 0.0, float64(maxExponent)

@@ -49,7 +49,8 @@ func Measure(spec Spec, n int) (Stats, error) {
 	if n == 0 {
 		n = max(spec.HourRequests(), 1)
 	}
-	m := meter{w: w, hot: int(float64(spec.Items)*spec.ItemSkew.Of + 0.5), users: map[int]seen{}, items: map[int]struct{}{}}
+	m := meter{w: w, hot: int(float64(spec.Items)*spec.ItemSkew.Of + 0.5), users: map[int]seen{},
+		items: map[int]struct{}{}}
 	var last time.Duration
 	for range n {
 		r := w.Next()

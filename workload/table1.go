@@ -85,9 +85,12 @@ var shapes = []struct {
 	name string
 	shape
 }{
-	{"Games", shape{users: 15_000, items: 8_000, userTokens: 1245, itemTokens: 11, activity: hourly(15_000), session: once, log: true}},
-	{"Beauty", shape{users: 22_000, items: 12_000, userTokens: 2043, itemTokens: 18, activity: hourly(22_000), session: once, log: true, most: 204}},
-	{"Books", shape{users: 510_000, items: 280_000, userTokens: 1586, itemTokens: 15, activity: hourly(510_000), session: once, log: true}},
+	{"Games", shape{users: 15_000, items: 8_000, userTokens: 1245, itemTokens: 11, activity: hourly(15_000), session: once,
+		log: true}},
+	{"Beauty", shape{users: 22_000, items: 12_000, userTokens: 2043, itemTokens: 18, activity: hourly(22_000),
+		session: once, log: true, most: 204}},
+	{"Books", shape{users: 510_000, items: 280_000, userTokens: 1586, itemTokens: 15, activity: hourly(510_000),
+		session: once, log: true}},
 	{"Industry", shape{10_000_000, 1_000_000, 1500, 10, 0.61, 0.4, hourly(10_000_000), production, 0.45, false, 0}},
 
 	// Industry by section 6.2's sentence alone: users come at independent times.
@@ -95,8 +98,10 @@ var shapes = []struct {
 
 	// Bursts everywhere, as production has them, with activities for which users as prefixes save more on
 	// Games only. A cache of users finds more here than on the streams that the paper describes.
-	{"Games-bursts", shape{15_000, 8_000, 1245, 11, 0.7, amazonShare, 8, Session{0.3, 6, 40 * time.Second}, 0.5, false, 0}},
-	{"Beauty-bursts", shape{22_000, 12_000, 2043, 18, 0.8, amazonShare, 1.3, Session{0.6, 3, 40 * time.Second}, 0.3, false, 0}},
+	{"Games-bursts", shape{15_000, 8_000, 1245, 11, 0.7, amazonShare, 8, Session{0.3, 6, 40 * time.Second}, 0.5, false,
+		0}},
+	{"Beauty-bursts", shape{22_000, 12_000, 2043, 18, 0.8, amazonShare, 1.3, Session{0.6, 3, 40 * time.Second}, 0.3, false,
+		0}},
 	{"Books-bursts", shape{510_000, 280_000, 1586, 15, 0.4, 0.4, 0.6, Session{0.6, 3, 40 * time.Second}, 0.9, false, 0}},
 	{"Industry-bursts", shape{10_000_000, 1_000_000, 1500, 10, 0.8, 0.4, 0.12, production, 0.4, false, 0}},
 }

@@ -108,7 +108,8 @@ func (s *Spec) Validate() error {
 	}
 	check(s.Users > 0 && s.Users <= math.MaxInt32, "users %d, want 1 to 2³¹−1", s.Users)
 	check(s.Items > 0 && s.Items <= math.MaxInt32, "items %d, want 1 to 2³¹−1", s.Items)
-	check(s.Candidates > 0 && s.Candidates <= s.Items, "candidates %d, want 1 to the number of items, %d", s.Candidates, s.Items)
+	check(s.Candidates > 0 && s.Candidates <= s.Items, "candidates %d, want 1 to the number of items, %d", s.Candidates,
+		s.Items)
 	check(s.Vocab > 0 && s.Vocab <= math.MaxInt32, "vocabulary %d, want 1 to 2³¹−1", s.Vocab)
 	check(s.Instruction >= 0, "instruction of %d tokens", s.Instruction)
 	check(s.Activity > 0, "activity %v, want requests per user and hour above 0", s.Activity)

@@ -52,11 +52,13 @@ func TestStreamsHaveThePapersStatistics(t *testing.T) {
 		near("mean tokens of the candidates", s.RequestItemTokens, 100*p.itemTokens, 0.02)
 		near("share of accesses on the hottest tenth", s.HotAccesses, 0.9, 0.005)
 		if s.EitherReuse < max(s.UserReuse, s.ItemReuse) {
-			t.Errorf("%s: the better prefix per request reuses %.3f, less than one for all: %.3f, %.3f", s.Name, s.EitherReuse, s.UserReuse, s.ItemReuse)
+			t.Errorf("%s: the better prefix per request reuses %.3f, less than one for all: %.3f, %.3f", s.Name, s.EitherReuse,
+				s.UserReuse, s.ItemReuse)
 		}
 		hits, reuse := lru(mustNew(t, spec), s.Requests, p)
 		if users := reuse > s.ItemShare; users != (s.Name == "Games") {
-			t.Errorf("%s: users reuse %.3f with the paper's memory, items %.3f; users save more on Games only", s.Name, reuse, s.ItemShare)
+			t.Errorf("%s: users reuse %.3f with the paper's memory, items %.3f; users save more on Games only", s.Name, reuse,
+				s.ItemShare)
 		}
 		switch s.Name {
 		case "Games":
@@ -72,7 +74,8 @@ func TestStreamsHaveThePapersStatistics(t *testing.T) {
 				t.Errorf("Industry: %.3f of the users come once, want more than 0.55", s.OnceUsers)
 			}
 			if hits > 0.18 || s.UserHits < 0.18 {
-				t.Errorf("Industry: a user cache finds %.3f of the users, an infinite one %.3f, want 0.18 between them", hits, s.UserHits)
+				t.Errorf("Industry: a user cache finds %.3f of the users, an infinite one %.3f, want 0.18 between them", hits,
+					s.UserHits)
 			}
 			if reuse > 0.11 || reuse < 0.08 {
 				t.Errorf("Industry: a user cache reuses %.3f, want a little less than 0.11", reuse)

@@ -4,8 +4,8 @@
 // in Pebble, and the record of loaded catalog files. All of it is of one moment: versions are opened first, and the
 // catalog has at least what they have. KV is not in a backup: it can be computed again.
 //
-// The server writes its Contents as a stream. The client receives it into a folder beside the final one. The stream ends
-// with a manifest that names each file with its length and SHA-256. The folder gets its name when all files are
+// The server writes its Contents as a stream. The client receives it into a folder beside the final one. The stream
+// ends with a manifest that names each file with its length and SHA-256. The folder gets its name when all files are
 // complete and synced, so a folder of that name is a whole backup. Restore reads every file once before it changes
 // anything.
 package backup

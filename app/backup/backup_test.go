@@ -39,7 +39,8 @@ func openSite(t *testing.T, dir string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.catalog.Close() })
-	s.history, err = history.Open(s.catalog.Entries(), s.catalog.Stats().Version, history.Options{Dir: datadir.Versions(dir), Compact: 4, Keep: 100})
+	s.history, err = history.Open(s.catalog.Entries(), s.catalog.Stats().Version,
+		history.Options{Dir: datadir.Versions(dir), Compact: 4, Keep: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,11 +73,13 @@ func (s *site) put(t *testing.T, r *rand.Rand, n int) {
 			}
 		}
 		now, version, _ := s.catalog.Lookup(id)
-		d := history.Delta{Version: s.catalog.Stats().Version, Remove: []string{id}, Add: []catalog.Entry{{Item: now, Version: version}}}
+		d := history.Delta{Version: s.catalog.Stats().Version, Remove: []string{id},
+			Add: []catalog.Entry{{Item: now, Version: version}}}
 		if _, err := s.history.Apply(d); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.tables.Table("rows").Put(t.Context(), []uint64{r.Uint64N(9)}, embed.Bytes([]float32{r.Float32(), 1})); err != nil {
+		if err := s.tables.Table("rows").Put(t.Context(), []uint64{r.Uint64N(9)},
+			embed.Bytes([]float32{r.Float32(), 1})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -271,7 +274,8 @@ func TestDamagedBackup(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if _, err := Restore(dir, data, true); !errors.Is(err, ErrIncomplete) && !strings.Contains(fmt.Sprint(err), "format") {
+			if _, err := Restore(dir, data, true); !errors.Is(err, ErrIncomplete) &&
+				!strings.Contains(fmt.Sprint(err), "format") {
 				t.Errorf("damage %d of %s is not found: %v", i, name, err)
 			}
 		}

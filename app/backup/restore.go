@@ -39,7 +39,8 @@ func Restore(dir, dataDir string, force bool) (*Manifest, error) {
 	}
 	interrupted := datadir.Check(dataDir) != nil
 	if has, err := occupied(dataDir); err != nil || has != "" && !force && !interrupted {
-		return nil, errors.Join(err, fmt.Errorf("%s has data (%s): restore into an empty folder, or replace it with --force", dataDir, has))
+		return nil, errors.Join(err, fmt.Errorf("%s has data (%s): restore into an empty folder, or replace it with --force",
+			dataDir, has))
 	}
 	if err := durable.MkdirAll(datadir.Catalog(dataDir)); err != nil {
 		return nil, err
@@ -76,7 +77,8 @@ func occupied(dataDir string) (string, error) {
 		if !belongs(e.Name()) {
 			continue
 		}
-		if inside, err := os.ReadDir(full); err == nil && e.IsDir() && (len(inside) == 0 || len(inside) == 1 && inside[0].Name() == lockFile) {
+		if inside, err := os.ReadDir(full); err == nil && e.IsDir() &&
+			(len(inside) == 0 || len(inside) == 1 && inside[0].Name() == lockFile) {
 			continue // a restore that was refused leaves a folder with its lock
 		}
 		return e.Name(), nil
@@ -126,7 +128,9 @@ func prepare(m *Manifest, dir, part string) error {
 				return err
 			})
 		case tablesFile:
-			err = readPairs(from, func(next func() ([]byte, error)) error { return embed.RestoreFolder(datadir.Tables(part), next) })
+			err = readPairs(from, func(next func() ([]byte, error)) error {
+				return embed.RestoreFolder(datadir.Tables(part), next)
+			})
 		default:
 			err = copyFile(from, filepath.Join(part, filepath.FromSlash(f.Name)))
 		}

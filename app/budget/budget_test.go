@@ -69,8 +69,8 @@ func (c *cache) ask(item int) (hit bool) {
 	return hit
 }
 
-// A model whose entries are larger than the least that it may own gets memory too when it wakes up beside one that has all
-// of it, and all when that one falls idle.
+// A model whose entries are larger than the least that it may own gets memory too when it wakes up beside one that has
+// all of it, and all when that one falls idle.
 func TestLargeEntriesOfAWakingModel(t *testing.T) {
 	b, r := newBudget(t), rand.New(rand.NewPCG(3, 4))
 	first, second := newCache(t, b, 0, entries*entry/2, "lru"), newCache(t, b, 1, entries*entry/2, "lru")
@@ -181,7 +181,8 @@ func TestTheBusyModelGetsTheBudget(t *testing.T) {
 			}
 			epochs(t, b, r, minute, 1500, all[:1], all)
 			if held(all[0]) < 0.9 {
-				t.Errorf("after a minute as the only busy model a has %.2f of the budget and may have %.2f", held(all[0]), share(all[0]))
+				t.Errorf("after a minute as the only busy model a has %.2f of the budget and may have %.2f", held(all[0]),
+					share(all[0]))
 			}
 			epochs(t, b, r, minute, 1500, all[:2], all)
 			if held(all[1]) < 0.4 || held(all[0]) < 0.4 {

@@ -103,14 +103,16 @@ func TestMake(t *testing.T) {
 		write(t, filepath.Join(dir, "f8.npy"), npy("<f8", n, dims, values)), tensors,
 	} {
 		m := &Make{
-			Items: items, Out: filepath.Join(dir, "out.ndjson"), Codebook: filepath.Join(dir, "book"), Fresh: true, Threads: i + 1,
+			Items: items, Out: filepath.Join(dir, "out.ndjson"), Codebook: filepath.Join(dir, "book"), Fresh: true,
+			Threads: i + 1,
 			Options: codes.Options{Balance: 2}, Rows: (&Embeddings{Path: path}).Rows,
 		}
 		r, err := m.Run(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Added != n || r.Kept != 0 || r.Shared != 0 || r.Paths != n || len(r.Levels) != 3 || r.Error <= 0 || r.Error >= 1 {
+		if r.Added != n || r.Kept != 0 || r.Shared != 0 || r.Paths != n || len(r.Levels) != 3 || r.Error <= 0 ||
+			r.Error >= 1 {
 			t.Errorf("%s: %+v", path, r)
 		}
 		got := coded(t, m.Out)
@@ -202,7 +204,8 @@ func TestBadFiles(t *testing.T) {
 	}{
 		{file("empty", nil), "empty has no items", Embeddings{Path: rows}},
 		{file("noid", []byte("{\"text\":\"a\"}\n")), "noid:1: the item has no id", Embeddings{Path: rows}},
-		{file("twice", append(lines(0, 2), lines(1, 2)...)), `twice:3: the id "i1" is that of line 2 too`, Embeddings{Path: rows}},
+		{file("twice", append(lines(0, 2), lines(1, 2)...)), `twice:3: the id "i1" is that of line 2 too`,
+			Embeddings{Path: rows}},
 		{file("json", []byte("{\"id\":\"a\"}\n\n{\"id\":")), "json:3: ", Embeddings{Path: rows}},
 		{filepath.Join(dir, "no"), "no such file", Embeddings{Path: rows}},
 		{file("three", lines(0, 3)), "has 2 rows and", Embeddings{Path: rows}},

@@ -106,7 +106,8 @@ type part struct {
 // since returns the counts of p that came after before.
 func (p part) since(before part) part {
 	return part{
-		began: before.began, requests: p.requests - before.requests, hot: p.hot - before.hot, kvHits: p.kvHits - before.kvHits,
+		began: before.began, requests: p.requests - before.requests, hot: p.hot - before.hot,
+		kvHits:  p.kvHits - before.kvHits,
 		lookups: p.lookups - before.lookups, lookupHits: p.lookupHits - before.lookupHits, events: p.events - before.events,
 		fetching: p.fetching - before.fetching, computing: p.computing - before.computing, linked: p.linked - before.linked,
 	}
@@ -430,11 +431,14 @@ func (d *Divider) Run(ctx context.Context) {
 func (d *Divider) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(d, ch) }
 
 var (
-	boundaryDesc = prometheus.NewDesc("grebe_pool_boundary", "Share of the pool that embeddings may own.", []string{"model"}, nil)
-	decisionDesc = prometheus.NewDesc("grebe_pool_decisions_total", "Decisions about the boundary.", []string{"model", "kind"}, nil)
-	changeDesc   = prometheus.NewDesc("grebe_pool_change",
+	boundaryDesc = prometheus.NewDesc("grebe_pool_boundary", "Share of the pool that embeddings may own.",
+		[]string{"model"}, nil)
+	decisionDesc = prometheus.NewDesc("grebe_pool_decisions_total", "Decisions about the boundary.",
+		[]string{"model", "kind"}, nil)
+	changeDesc = prometheus.NewDesc("grebe_pool_change",
 		"Change of the share that the last decision made, by the part that wanted it.", []string{"model", "part"}, nil)
-	movedDesc  = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.", []string{"model"}, nil)
+	movedDesc = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.",
+		[]string{"model"}, nil)
 	filledDesc = prometheus.NewDesc("grebe_pool_filled_bytes_total",
 		"Bytes of rows copied to new capacity in the background.", []string{"model"}, nil)
 )
@@ -448,7 +452,8 @@ func (d *Divider) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, append([]string{d.cfg.Name}, labels...)...)
 	}
 	total := func(desc *prometheus.Desc, v int64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), append([]string{d.cfg.Name}, labels...)...)
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v),
+			append([]string{d.cfg.Name}, labels...)...)
 	}
 	gauge(boundaryDesc, last.To)
 	gauge(changeDesc, last.Base, "policy")

@@ -98,7 +98,8 @@ func (j jump) Decide(o *alloc.Observation) alloc.Decision {
 // The boundary moves over and over while requests run on both caches: none fails and no page is lost.
 func TestMovesUnderLoad(t *testing.T) {
 	s := newSystem(t)
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: jump{rand.New(rand.NewPCG(1, 1))}, Link: 1e12}, 0.5)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: jump{rand.New(rand.NewPCG(1, 1))},
+		Link: 1e12}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +199,8 @@ func (w *watcher) Glance(o *alloc.Observation) (alloc.Decision, bool) {
 // watched returns a divider of the system at 0.5 with controller w and a clock that the test sets.
 func (s *system) watched(t *testing.T, w *watcher, clock *time.Time) *Divider {
 	t.Helper()
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return *clock }}, 0.5)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return *clock }},
+		0.5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,11 +229,13 @@ func TestGlances(t *testing.T) {
 	gains := 0.0
 	for i, o := range w.parts {
 		if want := 100 * (i + 1); o.Requests != want || o.GPULoad < 0.099*float64(i+1) || o.GPULoad > 0.101*float64(i+1) {
-			t.Errorf("part %d: %d requests and a load of %.3f, want %d and a tenth for each hundred", i, o.Requests, o.GPULoad, want)
+			t.Errorf("part %d: %d requests and a load of %.3f, want %d and a tenth for each hundred", i, o.Requests, o.GPULoad,
+				want)
 		}
 		gains += total(o.Gains.KV)
 	}
-	if e := w.epochs[0]; e.Requests != 600 || e.Alpha != 0.7 || e.Late != 1 || e.P99 != 50 || total(e.Gains.KV) != gains || gains == 0 {
+	if e := w.epochs[0]; e.Requests != 600 || e.Alpha != 0.7 || e.Late != 1 || e.P99 != 50 || total(e.Gains.KV) != gains ||
+		gains == 0 {
 		t.Errorf("an epoch of %d requests, share %.2f, %.2f late, P99 %.0f, KV would have saved %.0f; "+
 			"want 600, 0.70, 1.00, 50 and the %.0f of its parts",
 			e.Requests, e.Alpha, e.Late, e.P99, total(e.Gains.KV), gains)
@@ -346,7 +350,8 @@ func TestRequestsDoNotWaitForTheController(t *testing.T) {
 	}
 	a.d.Glance()
 	a.d.Step()
-	if !slices.Equal(calls, []string{"Glance", "Decide", "Learn"}) || a.d.epoch.requests != 2 || len(a.d.epoch.latencies) != 2 {
+	if !slices.Equal(calls, []string{"Glance", "Decide", "Learn"}) || a.d.epoch.requests != 2 ||
+		len(a.d.epoch.latencies) != 2 {
 		t.Errorf("%v were called, and %d requests came since the epoch began, want 2", calls, a.d.epoch.requests)
 	}
 	s.close(t)

@@ -12,7 +12,8 @@ func TestKnownUsersStayHotWhenTheTableIsFull(t *testing.T) {
 	s := newSystem(t)
 	defer s.close(t)
 	now := time.Unix(1000, 0)
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.5), Now: func() time.Time { return now }}, 0.5)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.5),
+		Now: func() time.Time { return now }}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}

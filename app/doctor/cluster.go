@@ -42,7 +42,8 @@ func examineCluster(r *Report, k *config.Cluster) {
 	if k.Name == "" {
 		return
 	}
-	s := seat{name: k.Name, node: k.Node, coordinator: k.Coordinator, kubernetes: k.OnKubernetes(), etcd: k.Etcd, listen: k.Listen, advertise: k.Advertise,
+	s := seat{name: k.Name, node: k.Node, coordinator: k.Coordinator, kubernetes: k.OnKubernetes(), etcd: k.Etcd,
+		listen: k.Listen, advertise: k.Advertise,
 		files: mtls.Files{Cert: k.TLS.Cert, Key: k.TLS.Key, CA: k.TLS.CA}, secure: k.TLS.Cert != ""}
 	host, err := os.Hostname()
 	if s.node == "" && err != nil {
@@ -103,15 +104,18 @@ func (s *seat) certificates(r *Report) bool {
 	case errors.Is(err, mtls.ErrExpired):
 		r.add(check, Fail, "issue a new certificate, or correct this machine's clock", "%v", err)
 	case errors.Is(err, mtls.ErrAuthority):
-		r.add(check, Fail, "sign the certificate with the authority in cluster.tls.ca, for servers and for clients", "%v", err)
+		r.add(check, Fail, "sign the certificate with the authority in cluster.tls.ca, for servers and for clients",
+			"%v", err)
 	case errors.Is(err, mtls.ErrNode):
-		r.add(check, Fail, fmt.Sprintf("issue a certificate with the URI grebe://%s/%s among its subject alternative names: see docs/how-to/cluster-certificates.md",
+		r.add(check, Fail, fmt.Sprintf("issue a certificate with the URI grebe://%s/%s among its subject alternative "+
+			"names: see docs/how-to/cluster-certificates.md",
 			s.name, s.node), "%v", err)
 	case err != nil:
 		r.add(check, Fail, "correct the paths in cluster.tls; each names a PEM file", "%v", err)
 	default:
 		if end := expiry(s.files.Cert); time.Until(end) < renewWithin {
-			r.add(check, Warn, "issue a new certificate; SIGHUP makes a running node use it", "the certificate of %s expires at %s",
+			r.add(check, Warn, "issue a new certificate; SIGHUP makes a running node use it",
+				"the certificate of %s expires at %s",
 				s.node, end.UTC().Format(time.RFC3339))
 		} else {
 			r.add(check, OK, "", "grebe://%s/%s, valid until %s", s.name, s.node, end.UTC().Format(time.DateOnly))
@@ -199,7 +203,8 @@ func (s *seat) open() (coord.Coordinator, string, error) {
 			return nil, "", err
 		}
 		c, err := kube.Open(o)
-		return c, "open the API server's port to this machine, check the token and the authority, or correct cluster.coordinator; " +
+		return c, "open the API server's port to this machine, check the token and the authority, or correct " +
+			"cluster.coordinator; " +
 			"nodes that run go on without it, but none can join", err
 	}
 	endpoints, err := etcd.ParseURL(s.coordinator)
@@ -221,12 +226,14 @@ func (s *seat) open() (coord.Coordinator, string, error) {
 func rights(r *Report, c *kube.Client) bool {
 	missing, err := c.Missing(context.Background())
 	if err != nil {
-		r.add("coordinator.rights", Warn, "compare the service account's Role with that in docs/how-to/kubernetes-coordinator.md",
+		r.add("coordinator.rights", Warn, "compare the service account's Role with that in "+
+			"docs/how-to/kubernetes-coordinator.md",
 			"the API server does not say what this service account may do: %v", err)
 		return true
 	}
 	for _, m := range missing {
-		r.add("coordinator.rights", Fail, "give the service account the Role in docs/how-to/kubernetes-coordinator.md", "%v", m)
+		r.add("coordinator.rights", Fail, "give the service account the Role in docs/how-to/kubernetes-coordinator.md",
+			"%v", m)
 	}
 	if len(missing) == 0 {
 		r.add("coordinator.rights", OK, "", "the service account may do all that a member does")
@@ -262,13 +269,15 @@ func (s *seat) neighbours(r *Report, records []member.Record) {
 		}
 		if own := (member.Protocol{Min: protocol.Min, Max: protocol.Max}); a.ID != s.node {
 			if _, ok := own.Common(a.Protocol); !ok {
-				r.add("versions", Fail, "upgrade one release at a time", "this build speaks %v of the protocol between members and %s %v: it cannot join",
+				r.add("versions", Fail, "upgrade one release at a time",
+					"this build speaks %v of the protocol between members and %s %v: it cannot join",
 					own, a.ID, a.Protocol)
 			}
 		}
 		for _, b := range records[:i] {
 			if _, ok := a.Protocol.Common(b.Protocol); !ok {
-				r.add("versions", Fail, "upgrade one release at a time", "%s and %s speak no common version of the protocol", b.ID, a.ID)
+				r.add("versions", Fail, "upgrade one release at a time", "%s and %s speak no common version of the protocol", b.ID,
+					a.ID)
 			}
 		}
 		keys[a.Keys] = append(keys[a.Keys], a.ID)
@@ -296,7 +305,8 @@ func (s *seat) neighbours(r *Report, records []member.Record) {
 			"nodes have different clients' keys: %s", groups(keys))
 	}
 	if len(classes) > 1 {
-		r.add("versions", Info, "", "nodes compute with different last bits, so these groups share no KV: %s", groups(classes))
+		r.add("versions", Info, "", "nodes compute with different last bits, so these groups share no KV: %s",
+			groups(classes))
 	}
 }
 

@@ -70,9 +70,12 @@ func TestClusterNeighbours(t *testing.T) {
 	}
 	defer c.Close()
 	for _, n := range []member.Record{
-		{ID: "n1", Protocol: member.Protocol{Min: 1, Max: 2}, Models: []member.Model{{Name: "shop", Digest: "a", Format: "1", Numerics: "amx"}}},
-		{ID: "n2", Keys: "k", Protocol: member.Protocol{Min: 2, Max: 3}, Models: []member.Model{{Name: "shop", Digest: "b", Format: "1", Numerics: "amx"}}},
-		{ID: "n3", Protocol: member.Protocol{Min: 3, Max: 4}, Models: []member.Model{{Name: "shop", Digest: "a", Format: "1", Numerics: "avx2"}}},
+		{ID: "n1", Protocol: member.Protocol{Min: 1, Max: 2},
+			Models: []member.Model{{Name: "shop", Digest: "a", Format: "1", Numerics: "amx"}}},
+		{ID: "n2", Keys: "k", Protocol: member.Protocol{Min: 2, Max: 3},
+			Models: []member.Model{{Name: "shop", Digest: "b", Format: "1", Numerics: "amx"}}},
+		{ID: "n3", Protocol: member.Protocol{Min: 3, Max: 4},
+			Models: []member.Model{{Name: "shop", Digest: "a", Format: "1", Numerics: "avx2"}}},
 	} {
 		n.Boot, n.Peer, n.Roles = "b", "10.0.0.9:7070", []string{member.Node}
 		data, err := n.Encode()
@@ -177,7 +180,8 @@ func TestClusterSection(t *testing.T) {
 	if len(r.Findings) > 0 {
 		t.Errorf("no cluster: %+v", r.Findings)
 	}
-	k := config.Cluster{Name: "shop", Coordinator: "embedded", Etcd: "127.0.0.1:0", Listen: "127.0.0.1:0", Advertise: "127.0.0.1:2"}
+	k := config.Cluster{Name: "shop", Coordinator: "embedded", Etcd: "127.0.0.1:0", Listen: "127.0.0.1:0",
+		Advertise: "127.0.0.1:2"}
 	examineCluster(r, &k)
 	wantFinding(t, r, "cluster.advertise", Fail, "127.0.0.1:2")
 	k.TLS.Cert = "absent.pem"
@@ -196,7 +200,8 @@ func TestClusterOnKubernetes(t *testing.T) {
 	wantFinding(t, r, "coordinator.rights", OK, "")
 
 	all := kubetest.Rules()
-	server.Allow(all[0], kubetest.Rule{Group: all[1].Group, Resource: all[1].Resource, Verbs: []string{"list", "create", "delete"}})
+	server.Allow(all[0], kubetest.Rule{Group: all[1].Group, Resource: all[1].Resource,
+		Verbs: []string{"list", "create", "delete"}})
 	wantFinding(t, examined(s), "coordinator.rights", Fail, "add the verb patch for leases.coordination.k8s.io")
 	server.Allow(all[1])
 	wantFinding(t, examined(s), "coordinator", Fail, "no right to list configmaps in namespace shop")

@@ -74,11 +74,13 @@ func room(r *Report, cfg *config.Config, free int64) {
 	switch {
 	case free <= 0: // unknown
 	case total > free:
-		r.add("memory", Fail, "free some, take a smaller model or a machine with more", "the models need about %s, but %s are free",
+		r.add("memory", Fail, "free some, take a smaller model or a machine with more",
+			"the models need about %s, but %s are free",
 			gigabytes(total), gigabytes(free))
 	case total > free-caches:
 		r.add("memory", Warn, "give cache.host_memory or models[].host_memory less",
-			"the models need about %s and their caches up to %s, but %s are free", gigabytes(total), gigabytes(caches), gigabytes(free))
+			"the models need about %s and their caches up to %s, but %s are free", gigabytes(total), gigabytes(caches),
+			gigabytes(free))
 	}
 }
 
@@ -116,7 +118,8 @@ func checkpoint(r *Report, m *config.Model) int64 {
 		return 0
 	}
 	if !slices.Contains(model.Architectures(), described.Architecture) {
-		r.add(check, Fail, "known are "+strings.Join(model.Architectures(), ", "), "architecture %s is unknown", described.Architecture)
+		r.add(check, Fail, "known are "+strings.Join(model.Architectures(), ", "), "architecture %s is unknown",
+			described.Architecture)
 		return 0
 	}
 	size, ok := weights(r, check, m.Path)
@@ -127,7 +130,8 @@ func checkpoint(r *Report, m *config.Model) int64 {
 	file := filepath.Join(m.Path, "tokenizer.json")
 	switch tok, err := tokenizer.Load(file); {
 	case errors.Is(err, fs.ErrNotExist) && hasText(m):
-		r.add(check, Fail, "put the model's tokenizer.json into its folder, or give tokens", "no tokenizer: the configuration has texts")
+		r.add(check, Fail, "put the model's tokenizer.json into its folder, or give tokens",
+			"no tokenizer: the configuration has texts")
 	case errors.Is(err, fs.ErrNotExist):
 		r.add(check, Warn, "put the model's tokenizer.json into its folder", "no tokenizer: requests must give tokens")
 	case err != nil:
@@ -150,7 +154,8 @@ func chats(r *Report, check, dir string) {
 		err = c.Check()
 	}
 	if err != nil {
-		r.add(check, Fail, "set prompt.chat_message, which replaces it (docs/how-to/completions.md)", "chat template: %v", err)
+		r.add(check, Fail, "set prompt.chat_message, which replaces it (docs/how-to/completions.md)", "chat template: %v",
+			err)
 	}
 }
 
@@ -168,7 +173,8 @@ func answers(r *Report, check string, s *config.Scoring, tok *tokenizer.Tokenize
 	}
 	for _, t := range []config.Token{s.Yes, s.No} {
 		if _, ok := tok.TokenID(t.Text); !ok && !t.ByID {
-			r.add(check, Fail, "answers are one token each: try them with or without the space in front", "scoring: %s is not one token of the vocabulary", t)
+			r.add(check, Fail, "answers are one token each: try them with or without the space in front",
+				"scoring: %s is not one token of the vocabulary", t)
 		}
 	}
 }
@@ -214,7 +220,8 @@ func reachable(r *Report, t *config.Table) {
 	for _, addr := range t.Addresses {
 		conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
 		if err != nil {
-			r.add("table "+t.Name, Fail, "start Redis or Valkey there, or correct addresses; until it answers, every row is the table's default", "%v", err)
+			r.add("table "+t.Name, Fail, "start Redis or Valkey there, or correct addresses; until it answers, every row is "+
+				"the table's default", "%v", err)
 			continue
 		}
 		conn.Close()

@@ -101,7 +101,8 @@ func TestConfigProblemsFailWithARemedy(t *testing.T) {
 		"grebe.yaml": "listen: " + taken.Addr().String() + "\nadmin_listen: \"\"\ngrpc_listen: \"\"\n" +
 			"models: [{name: m, path: absent}]\ncatalog: {items: absent.ndjson}\n" +
 			"data_dir: bad.yaml/data\nauth: {keys: absent.yaml}\ntls: {cert: absent.pem, key: absent.key}\n" +
-			"tables: [{name: f, dim: 4, store: file, file: absent.f32}, {name: t, dim: 4, store: redis, addresses: [\"127.0.0.1:1\"]}, {name: there, dim: 4, store: redis, addresses: [\"" + taken.Addr().String() + "\"]}]\n",
+			"tables: [{name: f, dim: 4, store: file, file: absent.f32}, {name: t, dim: 4, store: redis, addresses: " +
+			"[\"127.0.0.1:1\"]}, {name: there, dim: 4, store: redis, addresses: [\"" + taken.Addr().String() + "\"]}]\n",
 	})
 	for file, checks := range map[string][]string{
 		"bad.yaml":   {"configuration"},
@@ -135,7 +136,8 @@ func TestAnswersThatAreNoTokens(t *testing.T) {
 		`{kind: pointwise, "yes": "certainly not", "no": "b"}`: Fail,
 		`{kind: pointwise, "yes": 5, "no": 6}`:                 OK,
 	} {
-		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + lm + ", scoring: " + scoring + "}]\n"})
+		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + lm + ", scoring: " +
+			scoring + "}]\n"})
 		r := &Report{}
 		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
 		failed := slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == "model m" && f.Status == Fail })
@@ -164,7 +166,9 @@ func TestTextsWithoutATokenizer(t *testing.T) {
 		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + folder + keys + "}]\n"})
 		r := &Report{}
 		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
-		if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == "model m" && f.Status == want && f.Remedy != "" }) {
+		if !slices.ContainsFunc(r.Findings, func(f Finding) bool {
+			return f.Check == "model m" && f.Status == want && f.Remedy != ""
+		}) {
 			t.Errorf("%s: %+v, want %v", keys, r.Findings, want)
 		}
 	}
@@ -177,7 +181,8 @@ func TestMemoryOfModelsAndCaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	lm := filepath.Join(folder, "lm")
-	dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\ncache: {host_memory: 64MiB}\nmodels: [{name: a, path: " + lm +
+	dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\ncache: {host_memory: 64MiB}\nmodels: [{name: a, " +
+		"path: " + lm +
 		"}, {name: b, path: " + lm + ", prompt: {instruction: x}}, {name: c, path: " + lm + ", host_memory: 32MiB}]\n"})
 	const weights = 2 * 12_600_000 * memoryPerCheckpoint // a and b share them
 	for free, want := range map[int64]Status{weights - 1e6: Fail, weights + 1e6: Warn, weights + 96<<20 + 1e6: OK} {

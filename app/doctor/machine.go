@@ -59,11 +59,13 @@ func (m *machine) processor(r *Report) {
 	detail := levelNames[level]
 	switch {
 	case level == "plain" && runtime.GOARCH == "amd64":
-		r.add("kernels", Warn, "run on a machine with AVX2 or better, and a build without the tag noasm", "%s: many times slower", detail)
+		r.add("kernels", Warn, "run on a machine with AVX2 or better, and a build without the tag noasm",
+			"%s: many times slower", detail)
 	case level == "plain":
 		r.add("kernels", Warn, "there are fast kernels for linux/amd64 only", "%s: many times slower", detail)
 	case level != "amx" && slices.Contains(flags, "amx_bf16"):
-		r.add("kernels", Warn, "Linux 5.16 or newer lets processes use AMX; some sandboxes forbid it", "%s; the processor has AMX, but the system refuses it", detail)
+		r.add("kernels", Warn, "Linux 5.16 or newer lets processes use AMX; some sandboxes forbid it",
+			"%s; the processor has AMX, but the system refuses it", detail)
 	default:
 		r.add("kernels", OK, "", "%s", detail)
 	}
@@ -87,7 +89,8 @@ func (m *machine) memory(r *Report) int64 {
 	}
 	limit, err := strconv.ParseInt(m.read("sys/fs/cgroup/memory.max"), 10, 64)
 	if err == nil && limit < total {
-		r.add("memory", OK, "", "%s of %s free; the container may use %s", gigabytes(free), gigabytes(total), gigabytes(limit))
+		r.add("memory", OK, "", "%s of %s free; the container may use %s", gigabytes(free), gigabytes(total),
+			gigabytes(limit))
 		return min(free, limit)
 	}
 	r.add("memory", OK, "", "%s of %s free", gigabytes(free), gigabytes(total))
@@ -128,8 +131,10 @@ func (m *machine) hugePages(r *Report) {
 // gpuLibraries are the libraries that a GPU needs, each with a pattern for its versions.
 var gpuLibraries = []struct{ what, pattern, remedy string }{
 	{"libcuda", "libcuda.so*", "it comes with NVIDIA's driver: in a container, use the NVIDIA runtime"},
-	{"libnvrtc", "libnvrtc.so.1[23]*", "install NVRTC of CUDA 12 or 13 (package cuda-nvrtc) or set CUDA_PATH to the folder above its lib64"},
-	{"libcublasLt", "libcublasLt.so.1[23]*", "install cuBLAS of CUDA 12 or 13 (package libcublas) or set CUDA_PATH to the folder above its lib64"},
+	{"libnvrtc", "libnvrtc.so.1[23]*", "install NVRTC of CUDA 12 or 13 (package cuda-nvrtc) or set CUDA_PATH to the " +
+		"folder above its lib64"},
+	{"libcublasLt", "libcublasLt.so.1[23]*", "install cuBLAS of CUDA 12 or 13 (package libcublas) or set CUDA_PATH to " +
+		"the folder above its lib64"},
 }
 
 // gpu reports whether there is a GPU and everything needed to use it.
@@ -170,7 +175,8 @@ func openGPUs(r *Report) {
 	for i := range n {
 		c, err := driver.New(i)
 		if err != nil {
-			r.add("cuda", Warn, "is the GPU used by others, or in a state that needs a reset? see nvidia-smi", "GPU %d: %v", i, err)
+			r.add("cuda", Warn, "is the GPU used by others, or in a state that needs a reset? see nvidia-smi", "GPU %d: %v", i,
+				err)
 			continue
 		}
 		g := c.Info()
@@ -178,7 +184,8 @@ func openGPUs(r *Report) {
 		if g.Arch < leastArch {
 			status, remedy = Warn, "a GPU of the Ampere generation or later is needed; models run on the CPU"
 		}
-		r.add("cuda", status, remedy, "GPU %d: %s, compute capability %d.%d, %d GiB; driver for CUDA %d.%d, NVRTC %s, cuBLASLt %d",
+		r.add("cuda", status, remedy, "GPU %d: %s, compute capability %d.%d, %d GiB; driver for CUDA %d.%d, NVRTC %s, "+
+			"cuBLASLt %d",
 			i, g.Name, g.Arch/10, g.Arch%10, g.Memory>>30, g.Driver/1000, g.Driver%1000/10, compiler, matrix)
 		if err := c.Close(); err != nil {
 			r.add("cuda", Warn, "", "GPU %d: %v", i, err)
@@ -203,9 +210,12 @@ func (m *machine) library(pattern string) string {
 			}
 		}
 	}
-	dirs = append(dirs, "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
-		"/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/local/nvidia/lib64",
-		"/usr/local/lib/python3*/*-packages/nvidia/*/lib", "/opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib", "/opt/*/lib/python3*/site-packages/nvidia/*/lib")
+	dirs = append(dirs, "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",
+		"/usr/lib/aarch64-linux-gnu",
+		"/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib",
+		"/usr/local/nvidia/lib64",
+		"/usr/local/lib/python3*/*-packages/nvidia/*/lib", "/opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib",
+		"/opt/*/lib/python3*/site-packages/nvidia/*/lib")
 	for _, dir := range dirs {
 		if found, _ := filepath.Glob(filepath.Join(m.root, dir, pattern)); len(found) > 0 {
 			return found[0]

@@ -38,7 +38,8 @@ func damage(r *Report, dir string) {
 			r.add(p.name, Fail, "data_dir must be a folder whose files can be read", "%v", err)
 		}
 		for _, problem := range problems {
-			r.add(p.name, Fail, "restore "+filepath.Join(dir, p.name)+" from a backup, or run grebe doctor --repair", "%s", problem)
+			r.add(p.name, Fail, "restore "+filepath.Join(dir, p.name)+" from a backup, or run grebe doctor --repair",
+				"%s", problem)
 		}
 	}
 }
@@ -80,6 +81,7 @@ func report(r *Report, name string, loss *pebbleopen.Loss) {
 		r.add(name, OK, "", "nothing was lost")
 	}
 	if loss.Kept != "" {
-		r.add(name, Info, "remove the folder once it is not needed: it may hold entries that were deleted", "the damaged files are in %s", loss.Kept)
+		r.add(name, Info, "remove the folder once it is not needed: it may hold entries that were deleted",
+			"the damaged files are in %s", loss.Kept)
 	}
 }

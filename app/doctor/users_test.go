@@ -22,7 +22,8 @@ func examinedUsers(k config.Cluster) *Report {
 func answeredUsers(k config.Cluster) (r *Report) {
 	for end := time.Now().Add(time.Minute); ; {
 		r = examinedUsers(k)
-		if len(r.Findings) != 1 || time.Now().After(end) || r.Findings[0].Status == OK || strings.Contains(r.Findings[0].Detail, "WRONGPASS") {
+		if len(r.Findings) != 1 || time.Now().After(end) || r.Findings[0].Status == OK ||
+			strings.Contains(r.Findings[0].Detail, "WRONGPASS") {
 			return r
 		}
 	}
@@ -40,7 +41,8 @@ func TestUsersUnreachable(t *testing.T) {
 	gone := l.Addr().String()
 	l.Close()
 	wantFinding(t, examinedUsers(config.Cluster{Users: "redis://" + gone}), "cluster.users", Fail, gone)
-	wantFinding(t, examinedUsers(config.Cluster{Users: "redis://" + gone, UsersPasswordEnv: "NO_SUCH_PASSWORD"}), "cluster.users", Fail,
+	wantFinding(t, examinedUsers(config.Cluster{Users: "redis://" + gone, UsersPasswordEnv: "NO_SUCH_PASSWORD"}),
+		"cluster.users", Fail,
 		"NO_SUCH_PASSWORD, is empty")
 }
 
@@ -63,5 +65,6 @@ func TestUsersInRedis(t *testing.T) {
 	}
 	t.Setenv("DOCTOR_TEST_PASSWORD", "wrong")
 	wantFinding(t, answeredUsers(k), "cluster.users", Fail, "WRONGPASS")
-	wantFinding(t, answeredUsers(config.Cluster{Users: "redis://" + s.Addr}), "cluster.users", OK, s.Addr) // others need no password here
+	// others need no password here
+	wantFinding(t, answeredUsers(config.Cluster{Users: "redis://" + s.Addr}), "cluster.users", OK, s.Addr)
 }

@@ -218,12 +218,14 @@ func (s *site) writeUsers(name string, hot []string) error {
 
 // stranger describes a user whom nobody has seen, who bought so many things.
 func stranger(seed uint64, things int) string {
-	words := strings.Fields("tent stove lamp chair book kettle rope paint brush flour seeds gloves jacket boots bottle map")
+	words := strings.Fields("tent stove lamp chair book kettle rope paint brush flour seeds gloves jacket boots bottle " +
+		"map")
 	r := rand.New(rand.NewPCG(22, seed))
 	var b strings.Builder
 	fmt.Fprintf(&b, "Customer %d.\n", seed)
 	for range things {
-		fmt.Fprintf(&b, "%d July 2026, bought \"%s and %s\"\n", 1+r.IntN(30), words[r.IntN(len(words))], words[r.IntN(len(words))])
+		fmt.Fprintf(&b, "%d July 2026, bought \"%s and %s\"\n", 1+r.IntN(30), words[r.IntN(len(words))],
+			words[r.IntN(len(words))])
 	}
 	return b.String()
 }

@@ -68,8 +68,8 @@ func (s *site) latency(ctx context.Context) (*Latency, error) {
 	return l, nil
 }
 
-// ratio compares the slice with indexing with the geometric mean of the slices around it. A machine that becomes slower or
-// faster at a steady pace does not change it.
+// ratio compares the slice with indexing with the geometric mean of the slices around it. A machine that becomes slower
+// or faster at a steady pace does not change it.
 func (l *Latency) ratio(round int) float64 {
 	return l.With[round] / math.Sqrt(l.Before[round]*l.After[round])
 }
@@ -101,14 +101,15 @@ type loaded struct {
 // errTooFew means that all items were computed before the slice ended.
 var errTooFew = errors.New("indexing ended before the slice did")
 
-// round measures three slices of one server: before, with and after indexing. The same requests come at the same times in all
-// three.
+// round measures three slices of one server: before, with and after indexing. The same requests come at the same times
+// in all three.
 func (s *site) round(ctx context.Context, items int, l *Latency) (err error) {
 	catalog := filepath.Join(s.dir, "many.ndjson")
 	if err := s.writeItems(catalog, items); err != nil {
 		return err
 	}
-	server, err := s.start(ctx, drive.Setting{Key: "cache.ahead", Value: "off"}, drive.Setting{Key: "catalog.items", Value: catalog},
+	server, err := s.start(ctx, drive.Setting{Key: "cache.ahead", Value: "off"},
+		drive.Setting{Key: "catalog.items", Value: catalog},
 		drive.Setting{Key: "models[0].host_memory", Value: "4GiB"})
 	if err != nil {
 		return err
@@ -135,7 +136,8 @@ func (s *site) round(ctx context.Context, items int, l *Latency) (err error) {
 	if err != nil {
 		return err
 	}
-	l.Before, l.With, l.After = append(l.Before, before.Latency.P99), append(l.With, with.Latency.P99), append(l.After, after.Latency.P99)
+	l.Before, l.With, l.After = append(l.Before, before.Latency.P99), append(l.With, with.Latency.P99),
+		append(l.After, after.Latency.P99)
 	l.Requests += before.Answered + with.Answered + after.Answered
 	l.Tokens += tokens
 	return nil
@@ -210,8 +212,9 @@ func (w *loaded) calibrate(ctx context.Context, l *Latency) error {
 // slice measures requests for a slice.
 func (w *loaded) slice(ctx context.Context, l *Latency) (load.Result, error) {
 	res, err := load.Open(ctx, load.Options{
-		Name: "rankings", Arrivals: workload.Poisson(l.Rate, w.seed), Duration: time.Duration(l.Seconds * float64(time.Second)),
-		Warmup: 500 * time.Millisecond, Timeout: time.Minute,
+		Name: "rankings", Arrivals: workload.Poisson(l.Rate, w.seed),
+		Duration: time.Duration(l.Seconds * float64(time.Second)),
+		Warmup:   500 * time.Millisecond, Timeout: time.Minute,
 	}, w.rank)
 	if err == nil && len(res.Errors) > 0 {
 		err = fmt.Errorf("errors %v", res.Errors)
@@ -222,7 +225,8 @@ func (w *loaded) slice(ctx context.Context, l *Latency) (load.Result, error) {
 // write shows a report to people.
 func (r *Report) write(w io.Writer) error {
 	if u := r.Reuse; u != nil {
-		fmt.Fprintf(w, "reuse: %d one-shot users, prompts of %.0f tokens, %d items computed ahead\n", u.Requests, u.Tokens, u.Items)
+		fmt.Fprintf(w, "reuse: %d one-shot users, prompts of %.0f tokens, %d items computed ahead\n", u.Requests, u.Tokens,
+			u.Items)
 		t := report.Table(w)
 		fmt.Fprintf(t, "cache.ahead\treused\tfirst tenth\t\n")
 		fmt.Fprintf(t, "on\t%.1f %%\t%.1f %%\t\n", 100*u.Ahead, 100*u.First)
@@ -233,7 +237,8 @@ func (r *Report) write(w io.Writer) error {
 		fmt.Fprintf(w, "bar: %.0f %%; with all items cached %.1f %% can be reused\n", 100*leastReused, 100*u.Most)
 	}
 	if l := r.Latency; l != nil {
-		fmt.Fprintf(w, "latency: %d rankings, %.1f/s (half of the capacity), in slices of %.1f s; indexing computed %.0f tokens/s\n",
+		fmt.Fprintf(w, "latency: %d rankings, %.1f/s (half of the capacity), in slices of %.1f s; indexing computed %.0f "+
+			"tokens/s\n",
 			l.Requests, l.Rate, l.Seconds, l.Tokens)
 		t := report.Table(w)
 		fmt.Fprintf(t, "round\tP99 before\twith indexing\tafter\tratio\t\n")

@@ -32,7 +32,8 @@ func (s *site) reuse(ctx context.Context) (*Reuse, error) {
 
 // oneShot starts a cold server, leaves it idle and has each user come once.
 func (s *site) oneShot(ctx context.Context, mode, users string, hot []string, r *Reuse) (err error) {
-	server, err := s.start(ctx, drive.Setting{Key: "cache.ahead", Value: mode}, drive.Setting{Key: "catalog.users", Value: users})
+	server, err := s.start(ctx, drive.Setting{Key: "cache.ahead", Value: mode},
+		drive.Setting{Key: "catalog.users", Value: users})
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,8 @@ func (s *site) oneShot(ctx context.Context, mode, users string, hot []string, r 
 		return nil
 	}
 	r.Ahead, r.First, r.Tokens = all.reused(), first.reused(), float64(all.Prompt)/float64(s.o.Requests)
-	// What could be reused at most: the same request again with all items cached, by a user who says nothing that is known.
+	// What could be reused at most: the same request again with all items cached, by a user who says nothing that is
+	// known.
 	r.Most, err = s.most(ctx, client, server.URL, hot)
 	return err
 }

@@ -1,7 +1,7 @@
 // Package allocator judges controllers of the boundary between embeddings and KV, in virtual time: workloads of
-// package regime go through a node with the real pool, the decisions of packages residency and evict and the costs of an
-// H200, and every controller gets the same requests. It also trains the policy that package alloc carries, and measures what moving
-// the boundary costs.
+// package regime go through a node with the real pool, the decisions of packages residency and evict and the costs of
+// an H200, and every controller gets the same requests. It also trains the policy that package alloc carries, and
+// measures what moving the boundary costs.
 package allocator
 
 import (
@@ -63,7 +63,8 @@ func (o Options) orDefaults() (Options, error) {
 		return o, fmt.Errorf("allocator: %v times the rate: want 0.1 to 10", o.Rate)
 	}
 	if o.Seeds < 1 || o.Seeds > len(regime.VerdictSeeds()) || o.Step < 0.01 || o.Step > 0.2 {
-		return o, fmt.Errorf("allocator: %d seeds and steps of %v: want 1 to %d and 0.01 to 0.2", o.Seeds, o.Step, len(regime.VerdictSeeds()))
+		return o, fmt.Errorf("allocator: %d seeds and steps of %v: want 1 to %d and 0.01 to 0.2", o.Seeds, o.Step,
+			len(regime.VerdictSeeds()))
 	}
 	return o, nil
 }

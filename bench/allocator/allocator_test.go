@@ -81,7 +81,8 @@ func ownedOnce(t *testing.T, spec regime.Spec) {
 		if over := n.pool.Over() + n.emb.pool.Over(); over != 0 {
 			t.Fatalf("epoch %d: %d bytes on the wrong side after a move to %.2f", n.epoch, over, alpha)
 		}
-		if want := alpha * float64(costs(t).Pool); math.Abs(float64(n.emb.pool.Stats().Used)-want) > float64(n.emb.SetBytes()) {
+		if want := alpha * float64(costs(t).Pool); math.Abs(float64(n.emb.pool.Stats().Used)-want) > float64(
+			n.emb.SetBytes()) {
 			t.Fatalf("epoch %d: embeddings own %d bytes, want about %.0f", n.epoch, n.emb.pool.Stats().Used, want)
 		}
 	}
@@ -159,7 +160,8 @@ func TestSidesPullAtEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	if low.embHit >= high.embHit || low.kvHit <= high.kvHit {
-		t.Errorf("hits of KV and rows %.3f and %.3f with a share of 0.15, %.3f and %.3f with 0.9", low.kvHit, low.embHit, high.kvHit, high.embHit)
+		t.Errorf("hits of KV and rows %.3f and %.3f with a share of 0.15, %.3f and %.3f with 0.9", low.kvHit, low.embHit,
+			high.kvHit, high.embHit)
 	}
 }
 
@@ -185,7 +187,8 @@ func TestAdvantages(t *testing.T) {
 	estimate(steps, 2)
 	last := 0 + gamma*2 - 0.25
 	want := 1 + gamma*0.25 - 0.5 + gamma*lambda*last
-	if steps[1].advantage != last || math.Abs(steps[0].advantage-want) > 1e-15 || steps[0].target != steps[0].advantage+0.5 {
+	if steps[1].advantage != last || math.Abs(steps[0].advantage-want) > 1e-15 ||
+		steps[0].target != steps[0].advantage+0.5 {
 		t.Errorf("advantages %v and %v, want %v and %v", steps[0].advantage, steps[1].advantage, want, last)
 	}
 }
@@ -232,7 +235,8 @@ func TestRecurrentGradients(t *testing.T) {
 
 func TestReportNamesAll(t *testing.T) {
 	v := Verdict{Workload: "trend", Seeds: 5, Optimum: []float64{0.5, 0.4}, Hot: []float64{0.2, 0.3}, Lines: []Line{
-		{Controller: "climb", P99: 20, Within: 0.999, ToStatic: Interval{0.97, 0.96, 0.98}, ToOptimum: Interval{1.01, 1, 1.02}, Alpha: []float64{0.5, 0.45}},
+		{Controller: "climb", P99: 20, Within: 0.999, ToStatic: Interval{0.97, 0.96, 0.98},
+			ToOptimum: Interval{1.01, 1, 1.02}, Alpha: []float64{0.5, 0.45}},
 	}}
 	r := Report{Verdicts: []Verdict{v}}
 	r.check()
@@ -329,7 +333,8 @@ func TestBoundIsBelowAll(t *testing.T) {
 	if b.Ideal > p.P99() {
 		t.Errorf("P99 of %.2f, a schedule has %.2f", b.Ideal, p.P99())
 	}
-	if got, want := phasesOf(&spec), []int{phaseCalm, phaseFirst, phaseSecond, phaseBurst, phaseBurst, phaseAfter}; !slices.Equal(got, want) {
+	if got, want := phasesOf(&spec), []int{phaseCalm, phaseFirst, phaseSecond, phaseBurst, phaseBurst,
+		phaseAfter}; !slices.Equal(got, want) {
 		t.Errorf("phases %v, want %v", got, want)
 	}
 }

@@ -8,17 +8,18 @@ import (
 	"grebe/workload/regime"
 )
 
-// Bound is what no schedule of shares that changes between epochs goes below, beside what schedules reach. A controller that moves within
-// epochs (alloc.Watcher) may.
+// Bound is what no schedule of shares that changes between epochs goes below, beside what schedules reach. A controller
+// that moves within epochs (alloc.Watcher) may.
 //
-// Ideal chooses a share for every epoch, with the hits that caches have which always had that share, nothing to refill, and
-// nobody waiting when the epoch begins; of all such choices it is the least P99. A schedule has no more hits in an epoch than the
-// caches that always had its share: what is in a smaller cache of least recently used entries is in a larger one too. So
-// no controller that decides once an epoch, however well it knows the future, is below it (but for a change in which rows are looked up, which follows
-// from hits in KV, and for rows that change their set with the number of sets).
+// Ideal chooses a share for every epoch, with the hits that caches have which always had that share, nothing to refill,
+// and nobody waiting when the epoch begins; of all such choices it is the least P99. A schedule has no more hits in an
+// epoch than the caches that always had its share: what is in a smaller cache of least recently used entries is in a
+// larger one too. So no controller that decides once an epoch, however well it knows the future, is below it (but for a
+// change in which rows are looked up, which follows from hits in KV, and for rows that change their set with the number
+// of sets).
 //
-// Found is the best schedule that was found with the node as it is: the share depends on the phase of a burst, all phases known
-// beforehand, tried one after the other until none improves.
+// Found is the best schedule that was found with the node as it is: the share depends on the phase of a burst, all
+// phases known beforehand, tried one after the other until none improves.
 type Bound struct {
 	Workload string    `json:"workload"`
 	Times    float64   `json:"times"` // the workload's own rate
@@ -88,7 +89,8 @@ func bound(cost *Cost, specs []regime.Spec, shares []float64) (*Bound, error) {
 		return nil, err
 	}
 	best := leastP99(runs)
-	b := &Bound{Seeds: len(specs), Best: shares[best], Static: mean(runs[best], (*played).P99), InStatic: mean(runs[best], (*played).within)}
+	b := &Bound{Seeds: len(specs), Best: shares[best], Static: mean(runs[best], (*played).P99),
+		InStatic: mean(runs[best], (*played).within)}
 	climbs := make([]*played, len(specs))
 	err = each(len(specs), func(i int) error {
 		var err error
@@ -128,8 +130,8 @@ func leastP99(runs [][]*played) int {
 	return best
 }
 
-// idealP99 returns the least P99 when every epoch may be taken from another run: the least time beyond which there is a hundredth of all
-// requests, every epoch taken from where fewest are.
+// idealP99 returns the least P99 when every epoch may be taken from another run: the least time beyond which there is a
+// hundredth of all requests, every epoch taken from where fewest are.
 func idealP99(runs []*played) float64 {
 	total, longest := 0, 0.0
 	for _, l := range runs[0].lats {

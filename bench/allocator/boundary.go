@@ -123,7 +123,8 @@ func serveAll(workers []*worker) float64 {
 	return report.Percentile(all, 99)
 }
 
-// moveTo sets the boundary and has embeddings take or give pages until they own what they may. It returns the microseconds.
+// moveTo sets the boundary and has embeddings take or give pages until they own what they may. It returns the
+// microseconds.
 func moveTo(p, emb *pool.Pool, held []pool.Run, to float64) ([]pool.Run, float64) {
 	begin := time.Now()
 	want := p.SetBoundary(to) * page / embSlab
@@ -186,7 +187,8 @@ func decisionTimes() (learned, climb float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	o := alloc.Observation{State: alloc.State{Hot: 0.3, KVHit: 0.2, EmbHit: 0.6, Events: 9000, Alpha: 0.5, P99: 25}, LinkLoad: 0.6, GPULoad: 0.5}
+	o := alloc.Observation{State: alloc.State{Hot: 0.3, KVHit: 0.2, EmbHit: 0.6, Events: 9000, Alpha: 0.5, P99: 25},
+		LinkLoad: 0.6, GPULoad: 0.5}
 	one := func(c alloc.Controller) float64 {
 		times := make([]float64, 2001)
 		for i := range times {

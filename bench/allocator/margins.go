@@ -6,7 +6,8 @@ import (
 	"grebe/workload/regime"
 )
 
-// Margin is what there is to gain by moving at all: the optimum beside the best static share, with no controller involved.
+// Margin is what there is to gain by moving at all: the optimum beside the best static share, with no controller
+// involved.
 type Margin struct {
 	Workload string  `json:"workload"`
 	GPUs     int     `json:"gpus"`
@@ -24,8 +25,8 @@ type Margin struct {
 // marginSeed is no seed of the verdict: rates were chosen on it.
 const marginSeed = 501
 
-// variants are changes of the workloads of a node: by load, then by the node's size and by how KV is evicted, at loads that those
-// can bear.
+// variants are changes of the workloads of a node: by load, then by the node's size and by how KV is evicted, at loads
+// that those can bear.
 var variants = []struct {
 	gpus      int
 	predicted bool
@@ -87,8 +88,9 @@ func margin(cost *Cost, spec regime.Spec) (*Margin, error) {
 		}
 	}
 	m := &Margin{
-		Workload: spec.Name, GPUs: spec.GPUs, KV: "predicted", Best: shares[best], Static: runs[best][0].P99(), InStatic: runs[best][0].within(),
-		Optimum: p.P99(), Within: p.within(), Least: ideal[0], Most: ideal[0],
+		Workload: spec.Name, GPUs: spec.GPUs, KV: "predicted", Best: shares[best], Static: runs[best][0].P99(),
+		InStatic: runs[best][0].within(),
+		Optimum:  p.P99(), Within: p.within(), Least: ideal[0], Most: ideal[0],
 	}
 	if spec.LRU {
 		m.KV = "lru"

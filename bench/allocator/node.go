@@ -10,10 +10,10 @@ import (
 	"grebe/workload/regime"
 )
 
-// node serves a stream in virtual time: one GPU or several, each with its link to the host's memory, one pool with a boundary, and
-// the two caches on it. A request goes to the GPU that will be done with it first. It fetches the rows of embeddings that it
-// lacks over the link, then computes; each takes one request at a time, in the order of arrival, so that one's fetch overlaps
-// another's computing.
+// node serves a stream in virtual time: one GPU or several, each with its link to the host's memory, one pool with a
+// boundary, and the two caches on it. A request goes to the GPU that will be done with it first. It fetches the rows of
+// embeddings that it lacks over the link, then computes; each takes one request at a time, in the order of arrival, so
+// that one's fetch overlaps another's computing.
 type node struct {
 	cost        *Cost
 	spec        *regime.Spec
@@ -51,8 +51,9 @@ type tally struct {
 // since returns what was counted after before was.
 func (t *tally) since(before *tally) *tally {
 	d := tally{
-		requests: t.requests - before.requests, hot: t.hot - before.hot, kvHits: t.kvHits - before.kvHits, events: t.events - before.events,
-		looks: t.looks - before.looks, lookHits: t.lookHits - before.lookHits,
+		requests: t.requests - before.requests, hot: t.hot - before.hot, kvHits: t.kvHits - before.kvHits,
+		events: t.events - before.events,
+		looks:  t.looks - before.looks, lookHits: t.lookHits - before.lookHits,
 		linkBusy: t.linkBusy - before.linkBusy, gpuBusy: t.gpuBusy - before.gpuBusy,
 	}
 	d.gains = t.gains.Less(&before.gains)
@@ -81,7 +82,8 @@ func newNode(cost *Cost, spec *regime.Spec, alpha float64) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{cost: cost, spec: spec, stream: stream, pool: p, seen: map[uint64]visits{}, gpus: make([]float64, cost.GPUs), links: make([]float64, cost.GPUs)}
+	n := &node{cost: cost, spec: spec, stream: stream, pool: p, seen: map[uint64]visits{},
+		gpus: make([]float64, cost.GPUs), links: make([]float64, cost.GPUs)}
 	n.governor = alloc.Governor{Link: cost.Link * float64(len(n.links)), Share: 0.5}
 	if n.kv, err = newUsers(p, cost, n); err != nil {
 		return nil, err
@@ -167,8 +169,8 @@ func (n *node) run(at, fetch, compute float64) float64 {
 	return first
 }
 
-// visit notes who came and returns when they are expected back: who came before, after a time like the last one. A node that
-// knows its hot users expects nothing.
+// visit notes who came and returns when they are expected back: who came before, after a time like the last one. A node
+// that knows its hot users expects nothing.
 func (n *node) visit(r *regime.Request) float64 {
 	if n.spec.LRU {
 		if r.Hot {

@@ -41,8 +41,8 @@ type learner interface{ Learn() }
 // start is the share that every controller begins with.
 const start = 0.5
 
-// how says how a workload is served. Naive fills new capacity at once. Fresh lets every epoch begin with nobody waiting. Keep
-// keeps latencies by epoch. From is the share to begin with, if not start.
+// how says how a workload is served. Naive fills new capacity at once. Fresh lets every epoch begin with nobody
+// waiting. Keep keeps latencies by epoch. From is the share to begin with, if not start.
 type how struct {
 	naive, fresh, keep bool
 	from               float64
@@ -184,8 +184,9 @@ func sweep(cost *Cost, specs []regime.Spec, shares []float64, h how) ([][]*playe
 	return out, err
 }
 
-// bestShares returns for each epoch the share with the least P99, the mean over the seeds, in caches that always had that
-// share. So many epochs before and after count too: two on one GPU, where an epoch's P99 is made of some fifteen requests.
+// bestShares returns for each epoch the share with the least P99, the mean over the seeds, in caches that always had
+// that share. So many epochs before and after count too: two on one GPU, where an epoch's P99 is made of some fifteen
+// requests.
 func bestShares(shares []float64, runs [][]*played, around int) []float64 {
 	epochs := len(runs[0][0].p99)
 	at := func(a, e int) float64 {
@@ -210,10 +211,11 @@ func bestShares(shares []float64, runs [][]*played, around int) []float64 {
 	return best
 }
 
-// optimum returns the shares by epoch that serve a workload best of those that are tried. On one GPU they are each epoch's best
-// (bestShares). On a node it is the schedule of the least P99 of the first seed among three kinds: each epoch's best, found with
-// nobody waiting when an epoch begins, since what is best for an epoch does not depend on what a wrong share did to those
-// before; straight lines over the hot share, since moving has a price that an epoch by itself does not show; and the static ones.
+// optimum returns the shares by epoch that serve a workload best of those that are tried. On one GPU they are each
+// epoch's best (bestShares). On a node it is the schedule of the least P99 of the first seed among three kinds: each
+// epoch's best, found with nobody waiting when an epoch begins, since what is best for an epoch does not depend on what
+// a wrong share did to those before; straight lines over the hot share, since moving has a price that an epoch by
+// itself does not show; and the static ones.
 func optimum(cost *Cost, specs []regime.Spec, shares []float64, runs [][]*played) ([]float64, error) {
 	spec := &specs[0]
 	if spec.GPUs == 0 {

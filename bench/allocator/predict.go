@@ -75,7 +75,8 @@ func TrainPredictors(ctx context.Context) ([]byte, error) {
 			seqs, wants = append(seqs, states), append(wants, want)
 		}
 	}
-	p := predictors{Trees: evict.Train(samples, labels, evict.TrainParams{Trees: 60, Depth: 4, Rate: 0.1, MinLeaf: 40, Seed: 1})}
+	p := predictors{Trees: evict.Train(samples, labels,
+		evict.TrainParams{Trees: 60, Depth: 4, Rate: 0.1, MinLeaf: 40, Seed: 1})}
 	r := rand.New(rand.NewPCG(1, 0x6E0))
 	p.Recurrent = newRecurrent(r)
 	p.Recurrent.fit(r, seqs, wants, 30)

@@ -44,7 +44,8 @@ const (
 // realSpec has hot users in few epochs and in many: what is best changes half-way.
 func realSpec() regime.Spec {
 	s := regime.Spec{
-		Name: "real", Seed: 9001, Rate: 16, Base: 0.2, Lift: 0.5, MinEvents: 1000, MaxEvents: 3000, Gap: 3, Spread: 0.3, Session: 20,
+		Name: "real", Seed: 9001, Rate: 16, Base: 0.2, Lift: 0.5, MinEvents: 1000, MaxEvents: 3000, Gap: 3, Spread: 0.3,
+		Session:   20,
 		NewEvents: 4, Candidates: 20, Tables: 2, Grains: 400_000, Grain: 1, Skew: 1.05, Hot: make([]float64, realEpochs),
 	}
 	for i := range s.Hot {
@@ -97,7 +98,8 @@ func realRuns(ctx context.Context) ([]Real, error) {
 		controller alloc.Controller
 		alpha      float64
 	}{
-		{"static 0.1", alloc.Static(0.1), 0.1}, {"static 0.5", alloc.Static(0.5), 0.5}, {"static 0.9", alloc.Static(0.9), 0.9},
+		{"static 0.1", alloc.Static(0.1), 0.1}, {"static 0.5", alloc.Static(0.5), 0.5},
+		{"static 0.9", alloc.Static(0.9), 0.9},
 		{"smart", smart.New(policy, smart.Config{SLO: SLO}), start}, {"climb", newClimb(), start},
 	} {
 		r, err := realRun(ctx, c.controller, c.alpha)
@@ -120,7 +122,8 @@ func realRun(ctx context.Context, c alloc.Controller, alpha float64) (_ *Real, e
 	n.store = kv.New(compute.Shape{Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 64, Hidden: 128, KV: compute.BF16}, p)
 	defer n.store.Close()
 	p.SetBoundary(alloc.MinShare)
-	rows, err := embed.NewCache(p.For(pool.Embeddings), embed.Config{Rows: realPool / 12 / realRow, MaxRows: realPool / realRow, RowBytes: realRow, Policy: "lru"})
+	rows, err := embed.NewCache(p.For(pool.Embeddings),
+		embed.Config{Rows: realPool / 12 / realRow, MaxRows: realPool / realRow, RowBytes: realRow, Policy: "lru"})
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +131,8 @@ func realRun(ctx context.Context, c alloc.Controller, alpha float64) (_ *Real, e
 	if n.table, err = embed.NewTable(slowStore{}, rows, embed.TableConfig{}); err != nil {
 		return nil, err
 	}
-	n.divider, err = divide.New(divide.Config{Pool: p, Rows: rows, KV: n.store, Controller: c, SLO: SLO * time.Millisecond, Link: realRow * 1e6 / realMissing}, alpha)
+	n.divider, err = divide.New(divide.Config{Pool: p, Rows: rows, KV: n.store, Controller: c, SLO: SLO * time.Millisecond,
+		Link: realRow * 1e6 / realMissing}, alpha)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,8 @@ const units = 16
 
 // recurrent is a network of gated recurrent units (GRU) that names the best share from the states so far.
 type recurrent struct {
-	Gates [3][units][smart.Features + units + 1]float64 `json:"gates"` // update, reset, candidate: weights of inputs, memory, bias
+	// update, reset, candidate: weights of inputs, memory, bias
+	Gates [3][units][smart.Features + units + 1]float64 `json:"gates"`
 	Out   [units + 1]float64                            `json:"out"`
 }
 

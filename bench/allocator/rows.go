@@ -20,8 +20,8 @@ func newRows(p *pool.Pool, cost *Cost, spec *regime.Spec) *rows {
 	return c
 }
 
-// resize takes pages for more sets, or gives sets back with what is in them, as the boundary says. A set stands for many, so
-// it needs no longer runs of pages than KV does.
+// resize takes pages for more sets, or gives sets back with what is in them, as the boundary says. A set stands for
+// many, so it needs no longer runs of pages than KV does.
 func (c *rows) resize() {
 	are, most := c.Sets()
 	want := min(int(c.pool.Stats().Total)/c.SetBytes(), most)

@@ -9,8 +9,8 @@ import (
 	"grebe/workload/regime"
 )
 
-// Grains whose home changes with the number of sets miss until they are moved or fetched. Once all are moved, every grain
-// that is cached is at home and found there, and none twice.
+// Grains whose home changes with the number of sets miss until they are moved or fetched. Once all are moved, every
+// grain that is cached is at home and found there, and none twice.
 func TestRowsMoveHome(t *testing.T) {
 	p, err := pool.Over(nowhere{}, 4096*piece, page)
 	if err != nil {

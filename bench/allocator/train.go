@@ -14,7 +14,8 @@ import (
 	"grebe/workload/regime"
 )
 
-// TrainOptions say how the base policy is trained. Zero values mean the defaults, with which the embedded policy was made.
+// TrainOptions say how the base policy is trained. Zero values mean the defaults, with which the embedded policy was
+// made.
 type TrainOptions struct {
 	Rounds   int    // of serving and learning; 100
 	Episodes int    // workloads served per round; 8
@@ -66,8 +67,8 @@ func reward(s *alloc.State) float64 {
 	return max(1-s.Late-max(0, s.P99-SLO)/SLO, worst)
 }
 
-// Train trains the base policy by PPO on workloads of the family of the named ones, seeded: the same options and costs give
-// the same bytes on the same architecture. It returns the policy as smart.ReadPolicy reads it.
+// Train trains the base policy by PPO on workloads of the family of the named ones, seeded: the same options and costs
+// give the same bytes on the same architecture. It returns the policy as smart.ReadPolicy reads it.
 func Train(ctx context.Context, opt TrainOptions, log io.Writer) ([]byte, error) {
 	opt = opt.orDefaults()
 	cost, err := Costs("derived")

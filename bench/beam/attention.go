@@ -70,7 +70,8 @@ func attention(ctx context.Context, o *Options, r *Report, p *printer) error {
 			r.Attention = append(r.Attention, a)
 			p.attention(&a)
 			r.Checks = append(r.Checks, Check{
-				What: fmt.Sprintf("the ways agree, width %d, context %d", width, tokens), Got: fmt.Sprintf("largest difference %.2g", a.Differ), OK: a.Differ <= 1e-2})
+				What: fmt.Sprintf("the ways agree, width %d, context %d", width, tokens),
+				Got:  fmt.Sprintf("largest difference %.2g", a.Differ), OK: a.Differ <= 1e-2})
 			if width == 512 {
 				r.Checks = append(r.Checks, Check{
 					What: fmt.Sprintf("attention of 512 beams behind %d tokens takes at most 1/6 of the paged time", tokens),
@@ -105,10 +106,12 @@ func memory(width, tokens int) (Memory, error) {
 		return Memory{}, err
 	}
 	one := s.ChunkBytes(1, false)
-	own := (tokens%pageTokens + rounds + pageTokens - 1) / pageTokens // pages of a beam: the prompt's last is copied unless full
+	// pages of a beam: the prompt's last is copied unless full
+	own := (tokens%pageTokens + rounds + pageTokens - 1) / pageTokens
 	return Memory{
-		Width: width, Context: tokens, Rounds: rounds, Prompt: tokens * one, Beams: beams.Bytes(), Tokens: beams.Bytes() / one,
-		Paged: width * own * pageTokens * one, Separate: int64(width) * int64(tokens+rounds) * int64(one),
+		Width: width, Context: tokens, Rounds: rounds, Prompt: tokens * one, Beams: beams.Bytes(),
+		Tokens: beams.Bytes() / one,
+		Paged:  width * own * pageTokens * one, Separate: int64(width) * int64(tokens+rounds) * int64(one),
 	}, nil
 }
 
@@ -221,7 +224,8 @@ func (b *bench) shared() []*compute.Batch {
 	x := b.batch(0, b.width)
 	x.Segments = append(x.Segments, compute.Segment{Cached: b.tokens, Len: b.tokens, Chunks: b.prompt})
 	for i := range b.width {
-		x.Segments = append(x.Segments, compute.Segment{First: i, Cached: 1, Len: ownTokens, Sees: []int32{0}, Chunks: b.own[i : i+1]})
+		x.Segments = append(x.Segments, compute.Segment{
+			First: i, Cached: 1, Len: ownTokens, Sees: []int32{0}, Chunks: b.own[i : i+1]})
 	}
 	return []*compute.Batch{x}
 }
@@ -234,7 +238,8 @@ func (b *bench) paged(group int) (out []*compute.Batch) {
 		x := b.batch(from, min(group, b.width-from))
 		for i := range len(x.Tokens) {
 			table := append(append(make([]compute.Chunk, 0, len(b.prompt)+1), b.prompt...), b.pages[from+i])
-			x.Segments = append(x.Segments, compute.Segment{First: i, Cached: b.tokens + 1, Len: b.tokens + ownTokens, Chunks: table})
+			x.Segments = append(x.Segments, compute.Segment{
+				First: i, Cached: b.tokens + 1, Len: b.tokens + ownTokens, Chunks: table})
 		}
 		out = append(out, x)
 	}

@@ -23,15 +23,16 @@ var Parts = []string{"attention", "selection", "recommend"}
 
 // Options say what to measure. Zero values stand for defaults.
 type Options struct {
-	Parts    []string // all
-	Widths   []int    // of beams; 128, 256, 512 for attention, 128 and 512 for recommendations, and 32 too for closed loops
-	Contexts []int    // tokens of the prompt; 1024, 4096 for attention, the first of them for recommendations
-	Blocks   int      // that the ways take turns in; 9
-	Clients  []int    // of closed loops; 1, 4, 16
-	Requests int      // of each closed loop; 48
-	Model    string   // small or qwen3-0.6b, of recommendations; small
-	Dir      string   // folder of its checkpoint, made when missing; in the user's cache folder
-	Threads  int      // all that Go may use
+	Parts []string // all
+	// of beams; 128, 256, 512 for attention, 128 and 512 for recommendations, and 32 too for closed loops
+	Widths   []int
+	Contexts []int  // tokens of the prompt; 1024, 4096 for attention, the first of them for recommendations
+	Blocks   int    // that the ways take turns in; 9
+	Clients  []int  // of closed loops; 1, 4, 16
+	Requests int    // of each closed loop; 48
+	Model    string // small or qwen3-0.6b, of recommendations; small
+	Dir      string // folder of its checkpoint, made when missing; in the user's cache folder
+	Threads  int    // all that Go may use
 	JSON     bool
 
 	beams, logits int // of selection: 512 of 8,192; tests take fewer
@@ -165,7 +166,8 @@ func compare(ctx context.Context, blocks int, ways ...way) ([]Way, error) {
 			return load.Result{Requests: 1, Extra: map[string]float64{"ms": float64(took) / float64(time.Millisecond)}}, err
 		}})
 	}
-	c, err := load.Compare(ctx, load.CompareOptions{Blocks: blocks, Warmup: 1, Metrics: []load.Metric{load.ByExtra("ms")}, Seed: 1}, variants)
+	c, err := load.Compare(ctx, load.CompareOptions{Blocks: blocks, Warmup: 1, Metrics: []load.Metric{load.ByExtra("ms")},
+		Seed: 1}, variants)
 	var out []Way
 	for _, v := range c.Variants {
 		m := v.Metrics[0]

@@ -16,24 +16,28 @@ import (
 func TestRun(t *testing.T) {
 	var out strings.Builder
 	r, err := Run(t.Context(), Options{
-		Widths: []int{20}, Contexts: []int{64}, Blocks: 1, Clients: []int{2}, Requests: 4, Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"),
+		Widths: []int{20}, Contexts: []int{64}, Blocks: 1, Clients: []int{2}, Requests: 4,
+		Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"),
 		Threads: 1, beams: 20, logits: 300, items: 5000,
 	}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range r.Checks {
-		if !c.OK && (strings.Contains(c.What, "agree") || strings.Contains(c.What, "same beams") || strings.Contains(c.What, "tokens, width")) {
+		if !c.OK && (strings.Contains(c.What, "agree") || strings.Contains(c.What, "same beams") ||
+			strings.Contains(c.What, "tokens, width")) {
 			t.Errorf("%s: %s", c.What, c.Got)
 		}
 	}
-	if len(r.Attention) != 1 || len(r.Memory) != 1 || len(r.Selection) != 6 || len(r.Recommend) != 2 || len(r.Throughputs) != 1 {
+	if len(r.Attention) != 1 || len(r.Memory) != 1 || len(r.Selection) != 6 || len(r.Recommend) != 2 ||
+		len(r.Throughputs) != 1 {
 		t.Errorf("a part is missing: %+v", r)
 	}
 	if x := r.Recommend[0]; x.Rows[0] == 0 || x.Rows[1] == 0 || x.Invalid <= 0 || x.Invalid > 1 {
 		t.Errorf("recommendations: %+v", x)
 	}
-	for _, want := range []string{"attention of one layer", "KV of a request", "selection from 20 × 300", "closed loops"} {
+	for _, want := range []string{"attention of one layer", "KV of a request", "selection from 20 × 300",
+		"closed loops"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q", want)
 		}
@@ -55,7 +59,8 @@ func TestRivalsAgree(t *testing.T) {
 			v := &rivals{round: n, width: 25}
 			n.opts = beam.Options{Width: 30, N: 25}
 			want := slices.Clone(v.sort(plainNorm))
-			for name, got := range map[string][]chosen{"heap": slices.Clone(v.heap(plainNorm)), "merge": slices.Clone(v.merge(plainNorm))} {
+			for name, got := range map[string][]chosen{"heap": slices.Clone(v.heap(plainNorm)),
+				"merge": slices.Clone(v.merge(plainNorm))} {
 				slices.SortFunc(got, best)
 				if !slices.Equal(got, want) {
 					t.Errorf("%s, %s: the %s differs from sorting", kind, valid, name)
@@ -71,7 +76,8 @@ func TestRealData(t *testing.T) {
 	if _, err := os.Stat(folder); err != nil {
 		t.Skipf("no real data: %v", err)
 	}
-	data, checks, err := RealData(t.Context(), DataOptions{Folder: folder, Users: 30, Width: 16, Dir: filepath.Join(t.TempDir(), "m")}, io.Discard)
+	data, checks, err := RealData(t.Context(), DataOptions{
+		Folder: folder, Users: 30, Width: 16, Dir: filepath.Join(t.TempDir(), "m")}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +89,8 @@ func TestRealData(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	}
-	if _, _, err := RealData(t.Context(), DataOptions{Folder: t.TempDir(), Sets: []string{"beauty"}}, io.Discard); !errors.Is(err, ErrNoData) {
+	if _, _, err := RealData(t.Context(), DataOptions{Folder: t.TempDir(), Sets: []string{"beauty"}},
+		io.Discard); !errors.Is(err, ErrNoData) {
 		t.Errorf("without the data: %v", err)
 	}
 }

@@ -97,7 +97,8 @@ func RealData(ctx context.Context, o DataOptions, w io.Writer) ([]Data, []Check,
 }
 
 func recommendData(ctx context.Context, o *DataOptions, d *dataset, p *printer) (Data, error) {
-	x := Data{Set: d.name, Items: len(d.items), Paths: d.paths(), Depth: d.depth, Users: len(d.histories), Width: o.Width, Wanted: o.N}
+	x := Data{Set: d.name, Items: len(d.items), Paths: d.paths(), Depth: d.depth, Users: len(d.histories), Width: o.Width,
+		Wanted: o.N}
 	cfg := prompt.Config{User: "{history}", History: "codes", GenerateInstruction: prompt.Text{Tokens: []int32{1, 2}}}
 	next := int32(16)
 	for _, n := range d.sizes() {
@@ -123,7 +124,8 @@ func recommendData(ctx context.Context, o *DataOptions, d *dataset, p *printer) 
 	}
 	s.generator.Use(snap)
 	srv, err := serve.New(serve.Config{Catalog: cat, SLO: time.Minute, Models: []serve.Model{{
-		Name: d.name, Runner: s.queue, Prompt: s.prompt, Cache: s.cache, Generate: s.generator, Vocab: s.model.Vocab(), Positions: s.model.MaxPositions()}}})
+		Name: d.name, Runner: s.queue, Prompt: s.prompt, Cache: s.cache, Generate: s.generator, Vocab: s.model.Vocab(),
+		Positions: s.model.MaxPositions()}}})
 	if err != nil {
 		return x, err
 	}
@@ -164,7 +166,8 @@ func (t *trial) all(ctx context.Context, do load.Do) (float64, error) {
 func (t *trial) ask(ctx context.Context, user int) error {
 	history := t.data.histories[user]
 	resp, err := t.server.Recommend(ctx, &grebev1.RecommendRequest{
-		User: &grebev1.User{History: history}, N: int32(t.options.N), BeamWidth: int32(t.options.Width), ExcludeSeen: true, DeadlineMs: 60_000})
+		User: &grebev1.User{History: history}, N: int32(t.options.N), BeamWidth: int32(t.options.Width), ExcludeSeen: true,
+		DeadlineMs: 60_000})
 	if err != nil {
 		return err
 	}
@@ -200,7 +203,8 @@ func (t *trial) free(ctx context.Context, user int) error {
 		}
 		tokens = append(tokens, ids...)
 	}
-	r, err := t.system.generator.Recommend(ctx, &generate.Request{User: tokens, N: t.options.N, Width: t.options.Width, Free: true})
+	r, err := t.system.generator.Recommend(ctx, &generate.Request{
+		User: tokens, N: t.options.N, Width: t.options.Width, Free: true})
 	if err != nil {
 		return err
 	}

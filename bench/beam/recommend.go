@@ -61,7 +61,8 @@ func openCrowd(ctx context.Context, o *Options) (*crowd, error) {
 	r := rand.New(rand.NewPCG(4, 4))
 	items := make([]*prompt.Item, o.items)
 	for i := range items {
-		items[i] = &prompt.Item{ID: fmt.Sprint("i", i), Identifier: -1, Codes: []int32{r.Int32N(levelSize), r.Int32N(levelSize), r.Int32N(levelSize)}}
+		items[i] = &prompt.Item{ID: fmt.Sprint("i", i), Identifier: -1,
+			Codes: []int32{r.Int32N(levelSize), r.Int32N(levelSize), r.Int32N(levelSize)}}
 	}
 	snap, err := generate.NewSnapshot("bench", items, s.prompt, s.model, nil)
 	if err != nil {
@@ -107,8 +108,9 @@ func recommend(ctx context.Context, o *Options, r *Report, p *printer) error {
 			v := &x.Ways[1]
 			r.Checks = append(r.Checks, Check{
 				What: fmt.Sprintf("the constraint costs at most 3 %%, width %d, %s user", width, user),
-				Got:  fmt.Sprintf("%+.1f %% [%+.1f, %+.1f] of the time without it", 100*(1/v.Over-1), 100*(1/v.High-1), 100*(1/v.Low-1)),
-				OK:   1/v.Over <= 1.03})
+				Got: fmt.Sprintf("%+.1f %% [%+.1f, %+.1f] of the time without it", 100*(1/v.Over-1), 100*(1/v.High-1),
+					100*(1/v.Low-1)),
+				OK: 1/v.Over <= 1.03})
 		}
 	}
 	p.throughputHead()
@@ -188,5 +190,7 @@ func (c *crowd) closed(ctx context.Context, o *Options, width, clients int) (Thr
 	}
 	a := c.engine.take()
 	return Throughput{Width: width, Clients: clients, Rate: res.Throughput, P50: res.Latency.P50, P99: res.Latency.P99,
-		PerBatch: float64(a.rounds) / float64(max(a.batches, 1)), Busy: min(1, a.busy.Seconds()/time.Since(begun).Seconds())}, nil
+			PerBatch: float64(a.rounds) / float64(max(a.batches, 1)),
+			Busy:     min(1, a.busy.Seconds()/time.Since(begun).Seconds())},
+		nil
 }

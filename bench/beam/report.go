@@ -51,7 +51,8 @@ func (p *printer) attention(a *Attention) {
 
 func (p *printer) memoryHead() {
 	p.printf("\nKV of a request with three codes, 28 layers, MiB\n")
-	p.printf("beams: width × rounds tokens; paged: pages of 16 tokens beside the shared ones of the prompt; separate: a prompt per beam\n")
+	p.printf("beams: width × rounds tokens; paged: pages of 16 tokens beside the shared ones of the prompt; separate: " +
+		"a prompt per beam\n")
 	p.printf("%7s %7s %7s %9s %9s %9s %10s\n", "context", "width", "rounds", "prompt", "beams", "paged", "separate")
 }
 
@@ -62,9 +63,11 @@ func (p *printer) memory(m *Memory) {
 }
 
 func (p *printer) selectionHead(o *Options) {
-	p.printf("\nselection from %d × %d logits to %d beams, one thread, ms and times that of Grebe\n", o.beams, o.logits, o.beams)
+	p.printf("\nselection from %d × %d logits to %d beams, one thread, ms and times that of Grebe\n", o.beams, o.logits,
+		o.beams)
 	p.printf("plain heap computes its own normalisers; sort, merge and tuned heap are given Grebe's kernels for them\n")
-	p.printf("%-7s %-6s %8s %9s %7s %9s %7s %9s %7s %9s %7s\n", "logits", "valid", "grebe", "sort", "", "heap", "", "merge", "", "tuned", "")
+	p.printf("%-7s %-6s %8s %9s %7s %9s %7s %9s %7s %9s %7s\n", "logits", "valid", "grebe", "sort", "", "heap", "",
+		"merge", "", "tuned", "")
 }
 
 func (p *printer) selection(s *Selection) {
@@ -79,29 +82,35 @@ func (p *printer) recommendHead(c *crowd, o *Options) {
 	p.printf("\n%s, %s\nrecommendations of %d from %d items of three codes of %d, a prompt of %d tokens, ms\n",
 		c.device.Name(), c.describe(), wanted, o.items, levelSize, c.context)
 	p.printf("free: without the valid-path constraint; rows: beams computed per request\n")
-	p.printf("%7s %-10s %12s %7s %9s %7s %22s %13s\n", "width", "user", "constrained", "rows", "free", "rows", "over constrained", "free invalid")
+	p.printf("%7s %-10s %12s %7s %9s %7s %22s %13s\n", "width", "user", "constrained", "rows", "free", "rows",
+		"over constrained", "free invalid")
 }
 
 func (p *printer) recommend(x *Recommend) {
-	p.printf("%7d %-10s %12.2f %7d %9.2f %7d %22s %12.1f%%\n", x.Width, x.User, x.Ways[0].Ms, x.Rows[0], x.Ways[1].Ms, x.Rows[1],
+	p.printf("%7d %-10s %12.2f %7d %9.2f %7d %22s %12.1f%%\n", x.Width, x.User, x.Ways[0].Ms, x.Rows[0], x.Ways[1].Ms,
+		x.Rows[1],
 		x.Ways[1].interval(), 100*x.Invalid)
 }
 
 func (p *printer) throughputHead() {
 	p.printf("\nclosed loops of clients with returning users\n")
-	p.printf("%7s %8s %11s %9s %9s %13s %12s\n", "width", "clients", "requests/s", "P50 ms", "P99 ms", "rounds/batch", "engine busy")
+	p.printf("%7s %8s %11s %9s %9s %13s %12s\n", "width", "clients", "requests/s", "P50 ms", "P99 ms", "rounds/batch",
+		"engine busy")
 }
 
 func (p *printer) throughput(t *Throughput) {
-	p.printf("%7d %8d %11.2f %9.1f %9.1f %13.2f %11.0f%%\n", t.Width, t.Clients, t.Rate, t.P50, t.P99, t.PerBatch, 100*t.Busy)
+	p.printf("%7d %8d %11.2f %9.1f %9.1f %13.2f %11.0f%%\n", t.Width, t.Clients, t.Rate, t.P50, t.P99, t.PerBatch,
+		100*t.Busy)
 }
 
 func (p *printer) dataHead(s *system, x *Data) {
-	p.printf("%s: %d items on %d paths of %d codes, %d test users; %s, %s\n", x.Set, x.Items, x.Paths, x.Depth, x.Users, s.device.Name(), s.describe())
+	p.printf("%s: %d items on %d paths of %d codes, %d test users; %s, %s\n", x.Set, x.Items, x.Paths, x.Depth, x.Users,
+		s.device.Name(), s.describe())
 }
 
 func (p *printer) data(x *Data) {
-	p.printf("  constrained: %d items to %d users, %d beams: %d not real, %d twice, %d seen before, %d users short; %.0f requests/s\n",
+	p.printf("  constrained: %d items to %d users, %d beams: %d not real, %d twice, %d seen before, %d users short; "+
+		"%.0f requests/s\n",
 		x.Returned, x.Users, x.Width, x.Unreal, x.Twice, x.Seen, x.Short, x.Rate)
 	p.printf("  free: %d of %d paths are no items (%.3f %%), %d users are left with none\n",
 		x.FreeInvalid, x.FreePaths, 100*float64(x.FreeInvalid)/float64(max(x.FreePaths, 1)), x.FreeNothing)

@@ -27,9 +27,12 @@ import (
 // models are the shapes there are. Their vocabularies are no larger than what is asked of them: prompts
 // and codes.
 var models = map[string]modeltest.Spec{
-	"tiny":       {Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 128, Vocab: 4096},
-	"small":      {Architecture: modeltest.Qwen3, Hidden: 384, Layers: 4, Heads: 6, KVHeads: 3, HeadDim: 64, Inter: 1152, Vocab: 4096},
-	"qwen3-0.6b": {Architecture: modeltest.Qwen3, Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 3072, Vocab: 4096},
+	"tiny": {Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 128,
+		Vocab: 4096},
+	"small": {Architecture: modeltest.Qwen3, Hidden: 384, Layers: 4, Heads: 6, KVHeads: 3, HeadDim: 64, Inter: 1152,
+		Vocab: 4096},
+	"qwen3-0.6b": {Architecture: modeltest.Qwen3, Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128,
+		Inter: 3072, Vocab: 4096},
 }
 
 // system generates items with a model of random weights. Close it.
@@ -47,7 +50,8 @@ type system struct {
 }
 
 // openSystem opens a model for prompts of a configuration, with memory bytes for cached users.
-func openSystem(ctx context.Context, name, dir string, threads int, cfg prompt.Config, memory int64) (s *system, err error) {
+func openSystem(ctx context.Context, name, dir string, threads int, cfg prompt.Config,
+	memory int64) (s *system, err error) {
 	spec, ok := models[name]
 	if !ok {
 		return nil, fmt.Errorf("no model %q: want tiny, small or qwen3-0.6b", name)
@@ -97,7 +101,8 @@ func (s *system) serve(ctx context.Context, memory int64) error {
 	if err != nil {
 		return err
 	}
-	if s.queue, err = dispatch.New([]dispatch.Engine{s.engine}, dispatch.Options{SLO: time.Minute, Model: times}); err != nil {
+	if s.queue, err = dispatch.New([]dispatch.Engine{s.engine},
+		dispatch.Options{SLO: time.Minute, Model: times}); err != nil {
 		return err
 	}
 	s.onClose(s.queue.Close)

@@ -1,10 +1,10 @@
 // Package beside measures a batch of requests beside online requests: how much of the time that these leave the batch
 // uses, and what it costs them.
 //
-// One server gets slices of load in turn: online requests alone, the batch alone, both, and online requests alone again.
-// The same online requests come at the same times in each. The slice with both is compared with those around it, and
-// the median over the rounds is the result. A machine that others use too disturbs some rounds, and these do not change
-// a median.
+// One server gets slices of load in turn: online requests alone, the batch alone, both, and online requests alone
+// again. The same online requests come at the same times in each. The slice with both is compared with those around it,
+// and the median over the rounds is the result. A machine that others use too disturbs some rounds, and these do not
+// change a median.
 package beside
 
 import (
@@ -82,7 +82,8 @@ func Run(ctx context.Context, o Options, w io.Writer) (r *Report, err error) {
 		return nil, err
 	}
 	server, err := drive.Start(ctx, o.Program, filepath.Join(shop, demo.ConfigFile), []drive.Setting{
-		{Key: "data_dir", Value: filepath.Join(dir, "data")}, {Key: "device", Value: o.Device}, {Key: "cache.ahead", Value: "off"},
+		{Key: "data_dir", Value: filepath.Join(dir, "data")}, {Key: "device", Value: o.Device},
+		{Key: "cache.ahead", Value: "off"},
 		{Key: "slo_ms", Value: "30000"},
 	})
 	if err != nil {
@@ -114,7 +115,8 @@ func (b *bench) run(ctx context.Context) (*Report, error) {
 	if err := b.rank(ctx, 0, 0); err != nil { // an answer that says what is wrong
 		return nil, err
 	}
-	res, err := load.Closed(ctx, load.Options{Name: "alone", Workers: 1, Duration: 3 * time.Second, Warmup: time.Second, Timeout: time.Minute},
+	res, err := load.Closed(ctx, load.Options{Name: "alone", Workers: 1, Duration: 3 * time.Second, Warmup: time.Second,
+		Timeout: time.Minute},
 		func(ctx context.Context, i int) error { return b.rank(ctx, 1, i) })
 	if err != nil {
 		return nil, err
@@ -130,7 +132,8 @@ func (b *bench) run(ctx context.Context) (*Report, error) {
 			return nil, fmt.Errorf("round %d: %w", n, err)
 		}
 		r.Rounds = append(r.Rounds, *round)
-		fmt.Fprintf(b.o.Progress, "round %d of %d: P99 × %.3f, %.1f %% of the rest used\n", n+1, b.o.Rounds, round.Ratio, 100*round.Used)
+		fmt.Fprintf(b.o.Progress, "round %d of %d: P99 × %.3f, %.1f %% of the rest used\n", n+1, b.o.Rounds, round.Ratio,
+			100*round.Used)
 	}
 	var ratios, used []float64
 	for _, x := range r.Rounds {
@@ -172,7 +175,8 @@ func (b *bench) round(ctx context.Context, r *Report, seed uint64) (*Round, erro
 	if err != nil {
 		return nil, err
 	}
-	out := &Round{Before: before, With: with, After: after, Ratio: with / math.Sqrt(before*after), Busy: (busy + busyAfter) / 2,
+	out := &Round{Before: before, With: with, After: after, Ratio: with / math.Sqrt(before*after),
+		Busy:  (busy + busyAfter) / 2,
 		Alone: alone, Beside: beside}
 	out.Used = beside / (alone * (1 - out.Busy))
 	return out, nil
@@ -182,7 +186,8 @@ func (b *bench) round(ctx context.Context, r *Report, seed uint64) (*Round, erro
 func (b *bench) slice(ctx context.Context, r *Report, seed uint64) (p99, busy float64, err error) {
 	ranked, began := b.ranked.Load(), time.Now()
 	res, err := load.Open(ctx, load.Options{
-		Name: "rankings", Arrivals: workload.Poisson(r.Rate, seed), Duration: b.o.Slice, Warmup: 300 * time.Millisecond, Timeout: time.Minute,
+		Name: "rankings", Arrivals: workload.Poisson(r.Rate, seed), Duration: b.o.Slice, Warmup: 300 * time.Millisecond,
+		Timeout: time.Minute,
 	}, func(ctx context.Context, i int) error { return b.rank(ctx, seed+2, i) })
 	if err == nil && len(res.Errors) > 0 {
 		err = fmt.Errorf("errors %v", res.Errors)
@@ -191,7 +196,8 @@ func (b *bench) slice(ctx context.Context, r *Report, seed uint64) (p99, busy fl
 	return res.Latency.P99, b.each * float64(b.ranked.Load()-ranked) / time.Since(began).Seconds(), err
 }
 
-// begin adds a batch and waits until it is at work. stop cancels it and returns its lines per second since begin returned.
+// begin adds a batch and waits until it is at work. stop cancels it and returns its lines per second since begin
+// returned.
 func (b *bench) begin(ctx context.Context, seed uint64) (stop func() (float64, error), err error) {
 	var lines bytes.Buffer
 	const most = 40_000 // lines, which no slice answers
@@ -241,7 +247,8 @@ func (b *bench) body(seed uint64, i int) []byte {
 	}
 	out, err := json.Marshal(map[string]any{
 		"model": demo.Model, "prefix": "none", "deadline_ms": 30_000, "candidates": candidates,
-		"user": map[string]string{"text": fmt.Sprintf("Customer %d-%d bought a tent, a stove and %d ropes.", seed, i, r.IntN(1000))},
+		"user": map[string]string{"text": fmt.Sprintf("Customer %d-%d bought a tent, a stove and %d ropes.", seed, i,
+			r.IntN(1000))},
 	})
 	if err != nil {
 		panic(err) // strings and numbers

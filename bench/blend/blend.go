@@ -1,6 +1,6 @@
-// Package blend measures blended prompts: some of their tokens use KV that other prompts computed. It compares them with
-// the same prompts computed in full: how much worse they rank, and how much faster they are. Both depend on the share of
-// repaired tokens and on the rule that chooses them.
+// Package blend measures blended prompts: some of their tokens use KV that other prompts computed. It compares them
+// with the same prompts computed in full: how much worse they rank, and how much faster they are. Both depend on the
+// share of repaired tokens and on the rule that chooses them.
 //
 // The rules run on the same engine:
 //
@@ -171,7 +171,8 @@ func (s *system) parts(p *laid) []engine.Part {
 	for i, at := range l.ItemAt {
 		if p.lengths[i] > 0 {
 			out = append(out, engine.Part{
-				Segment: l.Items, At: at, Tokens: p.lengths[i], Entry: s.blocks[p.items[i]], Turn: start + at - base, Source: plan.Block,
+				Segment: l.Items, At: at, Tokens: p.lengths[i], Entry: s.blocks[p.items[i]], Turn: start + at - base,
+				Source: plan.Block,
 			})
 		}
 	}

@@ -23,11 +23,13 @@ func TestSpeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := Prompt{Preamble: 207, History: 40, Items: 6, Each: 20, Question: 20}
-	s, err := MeasureSpeed(t.Context(), SpeedOptions{Device: dev, Shape: "tiny", Prompts: []Prompt{p}, Budgets: []float64{0.25, 1}, Repeats: 1, Requests: 50})
+	s, err := MeasureSpeed(t.Context(), SpeedOptions{
+		Device: dev, Shape: "tiny", Prompts: []Prompt{p}, Budgets: []float64{0.25, 1}, Repeats: 1, Requests: 50})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := s.Lines[0]; l.Tokens != p.tokens() || l.Computed != [2]int{180, 20 + 10 + 30} || l.Allowed != 3 || l.Ratio <= 0 || l.P99[0] <= 0 {
+	if l := s.Lines[0]; l.Tokens != p.tokens() || l.Computed != [2]int{180, 20 + 10 + 30} || l.Allowed != 3 ||
+		l.Ratio <= 0 || l.P99[0] <= 0 {
 		t.Errorf("a quarter is repaired: %+v", l)
 	}
 	if l := s.Lines[1]; l.Computed[0] != l.Computed[1] {
@@ -66,7 +68,8 @@ func TestQuality(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := prompt.New(prompt.Config{User: "{text}", Item: "{text}\n", Instruction: prompt.Text{Text: "Which?"}}, tok, m.Vocab())
+	b, err := prompt.New(prompt.Config{User: "{text}", Item: "{text}\n", Instruction: prompt.Text{Text: "Which?"}}, tok,
+		m.Vocab())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +79,8 @@ func TestQuality(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	q, err := MeasureQuality(t.Context(), QualityOptions{Device: dev, Model: m, Prompt: b, Data: data, Budgets: []float64{0.3, 1}, Rules: []string{"attention", "epic"}})
+	q, err := MeasureQuality(t.Context(), QualityOptions{
+		Device: dev, Model: m, Prompt: b, Data: data, Budgets: []float64{0.3, 1}, Rules: []string{"attention", "epic"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +99,8 @@ func TestQuality(t *testing.T) {
 
 // Differences are taken user by user: a rule that is always a little better is so for sure, however much users differ.
 func TestPairs(t *testing.T) {
-	full, one, two, other := &way{rule: "full"}, &way{rule: "a", budget: 0.1}, &way{rule: "b", budget: 0.1}, &way{rule: "b", budget: 0.2}
+	full, one, two, other := &way{rule: "full"}, &way{rule: "a", budget: 0.1}, &way{rule: "b", budget: 0.1},
+		&way{rule: "b", budget: 0.2}
 	for i := range 40 {
 		v := float64(i%10) / 10
 		full.ndcg = append(full.ndcg, v)
@@ -118,7 +123,8 @@ func TestPairs(t *testing.T) {
 
 // One candidate, or logits that are all the same, have no spread: where nothing is off, the error is 0.
 func TestDistanceWithoutSpread(t *testing.T) {
-	for _, c := range []struct{ a, b []float32 }{{[]float32{3}, []float32{5}}, {[]float32{1, 1}, []float32{1, 1}}, {nil, nil}} {
+	for _, c := range []struct{ a, b []float32 }{{[]float32{3}, []float32{5}}, {[]float32{1, 1}, []float32{1, 1}},
+		{nil, nil}} {
 		if d := distance(c.a, c.b); d != 0 {
 			t.Errorf("%v from %v: %v", c.a, c.b, d)
 		}

@@ -59,10 +59,12 @@ type DiskLine struct {
 	Beside float64 `json:"beside_ms"` // the blocks are read beside the first layers
 	Saved  float64 `json:"saved_ms"`  // median of the repeats' own
 	Late   int     `json:"late"`      // tokens that did not come in time and were computed, in all runs
-	Off    float64 `json:"off"`       // most by which a score differs from that with the blocks in memory, where none was late
+	// most by which a score differs from that with the blocks in memory, where none was late
+	Off float64 `json:"off"`
 }
 
-// slowed is a disk that reads no faster than so many bytes per second, and deletes nothing: blocks are deleted to have them leave memory.
+// slowed is a disk that reads no faster than so many bytes per second, and deletes nothing: blocks are deleted to have
+// them leave memory.
 type slowed struct {
 	*disk.Store
 	rate float64
@@ -96,7 +98,8 @@ const (
 	beside        // it is read while its first layers compute
 )
 
-// MeasureDisk times prompts alone whose blocks are on a disk: read before they are computed, and beside their first layers.
+// MeasureDisk times prompts alone whose blocks are on a disk: read before they are computed, and beside their first
+// layers.
 func MeasureDisk(ctx context.Context, o DiskOptions) (*Disk, error) {
 	o.Shape, o.Budget, o.Repeats = cmp.Or(o.Shape, "qwen3-0.6b"), cmp.Or(o.Budget, 0.3), cmp.Or(o.Repeats, 7)
 	if len(o.Prompts) == 0 {
@@ -109,7 +112,8 @@ func MeasureDisk(ctx context.Context, o DiskOptions) (*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Disk{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Shape: o.Shape, Budget: o.Budget, Rate: o.Rate}
+	out := &Disk{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Shape: o.Shape, Budget: o.Budget,
+		Rate: o.Rate}
 	for _, p := range o.Prompts {
 		line, err := s.measure(ctx, &o, p)
 		if err != nil {
@@ -143,7 +147,8 @@ func (o *DiskOptions) open(ctx context.Context) (*shelf, error) {
 	times, err := dispatch.Profile(ctx, struct{ dispatch.Engine }{s.engine}, s.model.MaxPositions())
 	for i := range s.queues {
 		if err == nil {
-			s.queues[i], err = dispatch.New([]dispatch.Engine{s.engine}, dispatch.Options{Model: times, SLO: time.Hour, ReadAhead: i == ahead})
+			s.queues[i], err = dispatch.New([]dispatch.Engine{s.engine},
+				dispatch.Options{Model: times, SLO: time.Hour, ReadAhead: i == ahead})
 		}
 	}
 	if err != nil {
@@ -257,7 +262,8 @@ type diskRun struct {
 }
 
 // fromMemory answers with blocks that are brought to memory before.
-func (s *shelf) fromMemory(ctx context.Context, job *engine.Job, keys []plan.Key) (ms float64, r *engine.Result, err error) {
+func (s *shelf) fromMemory(ctx context.Context, job *engine.Job,
+	keys []plan.Key) (ms float64, r *engine.Result, err error) {
 	j, l := s.start(beside, job, keys)
 	defer l.release()
 	if err := l.Wait(ctx); err != nil {
@@ -374,15 +380,20 @@ func (d *Disk) Text(w io.Writer) error {
 	if d.Rate > 0 {
 		rate = fmt.Sprintf("at %.0f MiB/s", d.Rate/(1<<20))
 	}
-	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16, budget %.2f; items' blocks are on disk, %s\n\n", d.Date, d.Device, d.Shape, d.Budget, rate)
-	fmt.Fprintf(w, "%7s %10s  %10s %9s %9s %9s %9s %9s %6s %6s\n", "tokens", "blocks MiB", "memory ms", "first ms", "read ms", "ahead ms", "beside ms", "saved ms", "late", "off")
+	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16, budget %.2f; items' blocks are on disk, %s\n\n", d.Date,
+		d.Device, d.Shape, d.Budget, rate)
+	fmt.Fprintf(w, "%7s %10s  %10s %9s %9s %9s %9s %9s %6s %6s\n", "tokens", "blocks MiB", "memory ms", "first ms",
+		"read ms", "ahead ms", "beside ms", "saved ms", "late", "off")
 	for _, l := range d.Lines {
-		_, err := fmt.Fprintf(w, "%7d %10.1f  %10.2f %9.2f %9.2f %9.2f %9.2f %9.2f %6d %6.2g\n", l.Tokens, float64(l.Bytes)/(1<<20),
+		_, err := fmt.Fprintf(w, "%7d %10.1f  %10.2f %9.2f %9.2f %9.2f %9.2f %9.2f %6d %6.2g\n", l.Tokens,
+			float64(l.Bytes)/(1<<20),
 			l.Memory, l.First, l.Read, l.Ahead, l.Beside, l.Saved, l.Late, l.Off)
 		if err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(w, "\nmemory: with the blocks there; first: its layers before rows are chosen, predicted; ahead: read, then computed; beside: read beside these layers;\nlate: tokens that were computed since they did not come in time; off: most that scores differ from those with the blocks in memory")
+	_, err := fmt.Fprintln(w, "\nmemory: with the blocks there; first: its layers before rows are chosen, predicted; "+
+		"ahead: read, then computed; beside: read beside these layers;\nlate: tokens that were computed since they did not "+
+		"come in time; off: most that scores differ from those with the blocks in memory")
 	return err
 }

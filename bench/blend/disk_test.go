@@ -28,7 +28,8 @@ func TestDisk(t *testing.T) {
 func onDisk(t *testing.T, dev compute.Device) {
 	t.Helper()
 	p := Prompt{Preamble: 207, History: 40, Items: 6, Each: 20, Question: 20}
-	d, err := MeasureDisk(t.Context(), DiskOptions{Device: dev, Dir: t.TempDir(), Shape: "tiny", Prompts: []Prompt{p}, Repeats: 2, Rate: 200 << 20})
+	d, err := MeasureDisk(t.Context(), DiskOptions{Device: dev, Dir: t.TempDir(), Shape: "tiny", Prompts: []Prompt{p},
+		Repeats: 2, Rate: 200 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

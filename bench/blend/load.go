@@ -84,7 +84,8 @@ func MeasureLoad(ctx context.Context, o LoadOptions) (*Load, error) {
 		return nil, err
 	}
 	defer s.close()
-	out := &Load{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Shape: o.Shape, Budget: o.Budget, Share: o.Share}
+	out := &Load{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Shape: o.Shape, Budget: o.Budget,
+		Share: o.Share}
 	budgets := [2]*blend.Budget{nil, {Items: o.Budget, History: o.Budget}}
 	for i, b := range budgets {
 		if out.Capacity[i], err = s.capacity(ctx, &o, b); err != nil {
@@ -120,14 +121,17 @@ func MeasureLoad(ctx context.Context, o LoadOptions) (*Load, error) {
 }
 
 const (
-	waiting  = 16          // requests that always wait while the capacity is measured, and the fewest of a round on average
+	// requests that always wait while the capacity is measured, and the fewest of a round on average
+	waiting  = 16
 	patience = time.Minute // the queue sheds nothing: what is late is measured
 )
 
-// capacity is how many requests are answered per second. A time in which not all that wait are answered says nothing: it is doubled.
+// capacity is how many requests are answered per second. A time in which not all that wait are answered says nothing:
+// it is doubled.
 func (s *loaded) capacity(ctx context.Context, o *LoadOptions, budget *blend.Budget) (float64, error) {
 	for d := o.part(8); ; d *= 2 {
-		r, err := load.Closed(ctx, load.Options{Workers: waiting, Warmup: o.warmup(), Duration: d, Timeout: patience}, s.do(budget, nil))
+		r, err := load.Closed(ctx, load.Options{Workers: waiting, Warmup: o.warmup(), Duration: d, Timeout: patience},
+			s.do(budget, nil))
 		if err == nil {
 			err = s.failed()
 		}
@@ -238,12 +242,16 @@ func (l *Load) JSON(w io.Writer) error {
 
 // Text writes a table.
 func (l *Load) Text(w io.Writer) error {
-	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16; the preamble is cached in both; budget %.2f\n", l.Date, l.Device, l.Shape, l.Budget)
-	fmt.Fprintf(w, "with 16 always waiting %.2f requests/s full, %.2f blended; arrivals at random, %.2f/s (%.0f%% of full)\n\n", l.Capacity[0], l.Capacity[1], l.Rate, 100*l.Share)
-	fmt.Fprintf(w, "%-8s %9s %9s %9s %9s %9s %9s  %s\n", "", "requests", "errors", "tokens", "P50 ms", "P99 ms", "max ms", "P99 of each round")
+	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16; the preamble is cached in both; budget %.2f\n", l.Date,
+		l.Device, l.Shape, l.Budget)
+	fmt.Fprintf(w, "with 16 always waiting %.2f requests/s full, %.2f blended; arrivals at random, %.2f/s (%.0f%% of "+
+		"full)\n\n", l.Capacity[0], l.Capacity[1], l.Rate, 100*l.Share)
+	fmt.Fprintf(w, "%-8s %9s %9s %9s %9s %9s %9s  %s\n", "", "requests", "errors", "tokens", "P50 ms", "P99 ms", "max ms",
+		"P99 of each round")
 	for i := range l.Ways {
 		r := &l.Ways[i]
-		fmt.Fprintf(w, "%-8s %9d %9d %9.0f %9.1f %9.1f %9.1f  %.0f\n", r.Name, r.Requests, r.Requests-r.Answered, r.Computed, r.Latency.P50, r.Latency.P99, r.Latency.Max, r.Rounds)
+		fmt.Fprintf(w, "%-8s %9d %9d %9.0f %9.1f %9.1f %9.1f  %.0f\n", r.Name, r.Requests, r.Requests-r.Answered, r.Computed,
+			r.Latency.P50, r.Latency.P99, r.Latency.Max, r.Rounds)
 	}
 	_, err := fmt.Fprintf(w, "\nblended P50 is %.2f times lower, P99 %.2f times\n", l.P50By, l.P99By)
 	return err

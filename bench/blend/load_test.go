@@ -15,7 +15,8 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := Prompt{Preamble: 207, History: 40, Items: 6, Each: 20, Question: 20}
-	l, err := MeasureLoad(t.Context(), LoadOptions{Device: dev, Shape: "tiny", Prompts: []Prompt{p}, Each: 2, Budget: 0.25, Seconds: 0.4, Rounds: 1, Warmup: 0.01})
+	l, err := MeasureLoad(t.Context(), LoadOptions{Device: dev, Shape: "tiny", Prompts: []Prompt{p}, Each: 2, Budget: 0.25,
+		Seconds: 0.4, Rounds: 1, Warmup: 0.01})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,8 @@ type Line struct {
 	Compute float64       `json:"computed"`
 }
 
-// Pair compares two rules at one budget, user by user. Intervals are of the differences: they are narrower than those of either.
+// Pair compares two rules at one budget, user by user. Intervals are of the differences: they are narrower than those
+// of either.
 type Pair struct {
 	Rule   string        `json:"rule"`
 	Than   string        `json:"than"`
@@ -95,8 +96,8 @@ type outcome struct {
 	tokens   int
 }
 
-// MeasureQuality asks every question in all ways. Of the true probabilities, where they are known, metrics are in expectation;
-// else of what the user took.
+// MeasureQuality asks every question in all ways. Of the true probabilities, where they are known, metrics are in
+// expectation; else of what the user took.
 func MeasureQuality(ctx context.Context, o QualityOptions) (q *Quality, err error) {
 	if len(o.Budgets) == 0 {
 		o.Budgets = []float64{0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1}
@@ -149,7 +150,8 @@ func (o *QualityOptions) askAll(ctx context.Context, ways []*way, q *Quality) er
 	finish := func(c counts) {
 		mu.Lock()
 		defer mu.Unlock()
-		q.Tokens, q.Items, q.History, q.Prototype = q.Tokens+c.tokens, q.Items+c.items, q.History+c.history, q.Prototype+c.prototype
+		q.Tokens, q.Items, q.History, q.Prototype = q.Tokens+c.tokens, q.Items+c.items, q.History+c.history,
+			q.Prototype+c.prototype
 		if done++; o.Progress != nil {
 			o.Progress(done, len(o.Data.Questions))
 		}
@@ -211,7 +213,8 @@ func (w *way) pair(than, full *way, seed uint64) Pair {
 		more[i], larger[i] = w.ndcg[i]-than.ndcg[i], w.users[i].err-than.users[i].err
 	}
 	return Pair{
-		Rule: w.rule, Than: than.rule, Budget: w.budget, NDCG: eval.Ratio(more, full.ndcg, seed), Error: eval.Mean(larger, seed),
+		Rule: w.rule, Than: than.rule, Budget: w.budget, NDCG: eval.Ratio(more, full.ndcg, seed),
+		Error: eval.Mean(larger, seed),
 	}
 }
 
@@ -227,7 +230,8 @@ func (s *system) ask(ctx context.Context, o *QualityOptions, number int, ways []
 	}
 	l := &p.layout
 	user := &l.Plan.Segments[l.User]
-	c = counts{tokens: float64(l.Plan.Tokens()), items: float64(len(l.Plan.Segments[l.Items].Tokens)), history: float64(len(user.Tokens))}
+	c = counts{tokens: float64(l.Plan.Tokens()), items: float64(len(l.Plan.Segments[l.Items].Tokens)),
+		history: float64(len(user.Tokens))}
 	parts := s.parts(p)
 	if o.History != nil {
 		found, release := o.History(user.Tokens, user.Start)
@@ -254,7 +258,8 @@ func (s *system) ask(ctx context.Context, o *QualityOptions, number int, ways []
 }
 
 // answer computes a prompt in one way.
-func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid, parts []engine.Part) ([]float32, int, error) {
+func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid,
+	parts []engine.Part) ([]float32, int, error) {
 	job := p.job(nil)
 	switch w.rule {
 	case "full":
@@ -321,7 +326,8 @@ func (w *way) note(number int, q *eval.Question, logits, full []float32) {
 	u.err = distance(logits, full)
 }
 
-// distance is the root mean square difference of logits, whose mean does not matter, over their spread; 0 where there is none.
+// distance is the root mean square difference of logits, whose mean does not matter, over their spread; 0 where there
+// is none.
 func distance(a, b []float32) float64 {
 	var shift, mean float64
 	n := float64(len(a))
@@ -349,13 +355,15 @@ func (q *Quality) JSON(w io.Writer) error {
 
 // Text writes a table.
 func (q *Quality) Text(out io.Writer) error {
-	fmt.Fprintf(out, "%s, %s\n%s; %d users; prompts of %.0f tokens, %.0f of items, %.0f of history (%.0f with a prototype)\n\n",
+	fmt.Fprintf(out, "%s, %s\n%s; %d users; prompts of %.0f tokens, %.0f of items, %.0f of history (%.0f with a "+
+		"prototype)\n\n",
 		q.Date, q.Device, q.Data, q.Users, q.Tokens, q.Items, q.History, q.Prototype)
 	w := report.Table(out)
 	fmt.Fprintln(w, "rule\tbudget\tcomputed\tNDCG@10\tof full\tHR@1\tHR@5\tHR@10\terror\tsame ten\t")
 	for _, l := range q.Lines {
 		fmt.Fprintf(w, "%s\t%.2f\t%.0f\t%.4f\t%.3f [%.3f, %.3f]\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t\n",
-			l.Rule, l.Budget, l.Compute, l.NDCG.Value, l.Share.Value, l.Share.Low, l.Share.High, l.Hit[0], l.Hit[1], l.Hit[2], l.Error, l.Top)
+			l.Rule, l.Budget, l.Compute, l.NDCG.Value, l.Share.Value, l.Share.Low, l.Share.High, l.Hit[0], l.Hit[1], l.Hit[2],
+			l.Error, l.Top)
 	}
 	if err := w.Flush(); err != nil || len(q.Pairs) == 0 {
 		return err

@@ -15,9 +15,10 @@ func (s *system) rule(name string, parts []engine.Part) *engine.Rule {
 	d := &deviation{shape: s.model.Shape(), memory: s.device.Memory(), parts: parts}
 	switch name {
 	case "cacheblend":
-		return &engine.Rule{Layer: 1, Received: s.onGPU(), Score: func(score, _ []float32, _ []plan.Source, segments []compute.Segment) {
-			d.score(score, segments)
-		}}
+		return &engine.Rule{Layer: 1, Received: s.onGPU(),
+			Score: func(score, _ []float32, _ []plan.Source, segments []compute.Segment) {
+				d.score(score, segments)
+			}}
 	case "both":
 		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, from []plan.Source,
 			segments []compute.Segment) {
@@ -31,7 +32,8 @@ func (s *system) rule(name string, parts []engine.Part) *engine.Rule {
 			blend.ByPlace(score, from, begins(len(score), parts, segments))
 		}}
 	case "rcllm":
-		return &engine.Rule{Received: true, Score: func(score, received []float32, _ []plan.Source, segments []compute.Segment) {
+		return &engine.Rule{Received: true, Score: func(score, received []float32, _ []plan.Source,
+			segments []compute.Segment) {
 			const weight = 4 // which was best for this rule
 			blend.ByAttention(score, received, drifts(len(score), parts, segments), weight)
 		}}
@@ -39,8 +41,8 @@ func (s *system) rule(name string, parts []engine.Part) *engine.Rule {
 	return nil
 }
 
-// onGPU reports whether K and V are where the host does not see them. Rules that read them wait for the layer there, which
-// asking for the attention received does.
+// onGPU reports whether K and V are where the host does not see them. Rules that read them wait for the layer there,
+// which asking for the attention received does.
 func (s *system) onGPU() bool { return s.device.Memory().Host() != s.device.Memory() }
 
 // begins says which rows are the first of a part.

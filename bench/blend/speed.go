@@ -62,8 +62,8 @@ type Speed struct {
 	Lines  []SpeedLine `json:"lines"`
 }
 
-// SpeedLine is one prompt at one budget, medians in milliseconds of runs in turns. The baseline has the preamble cached,
-// as a prefix cache would, and computes the rest.
+// SpeedLine is one prompt at one budget, medians in milliseconds of runs in turns. The baseline has the preamble
+// cached, as a prefix cache would, and computes the rest.
 type SpeedLine struct {
 	Prompt   Prompt  `json:"prompt"`
 	Tokens   int     `json:"tokens"`
@@ -121,7 +121,8 @@ func MeasureSpeed(ctx context.Context, o SpeedOptions) (*Speed, error) {
 const randomVocab = 4096
 
 // newRandom makes a system of random weights with room for some prompts of each kind.
-func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each int, opt engine.Options) (*system, error) {
+func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each int,
+	opt engine.Options) (*system, error) {
 	shape, ok := Shapes[name]
 	if !ok {
 		return nil, fmt.Errorf("bench blend: no shape %q", name)
@@ -131,7 +132,8 @@ func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each 
 		return nil, err
 	}
 	b, err := prompt.New(prompt.Config{
-		Preamble: prompt.Text{Tokens: ints(seed, prompts[0].Preamble)}, Instruction: prompt.Text{Tokens: ints(seed+1, prompts[0].Question)},
+		Preamble:    prompt.Text{Tokens: ints(seed, prompts[0].Preamble)},
+		Instruction: prompt.Text{Tokens: ints(seed+1, prompts[0].Question)},
 	}, nil, randomVocab)
 	if err != nil {
 		return nil, err
@@ -189,7 +191,8 @@ func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget flo
 	return line, nil
 }
 
-// inLayers returns how many times fewer tokens are computed, summed over layers, of which the first, whole many, compute all.
+// inLayers returns how many times fewer tokens are computed, summed over layers, of which the first, whole many,
+// compute all.
 func inLayers(computed [2]int, layers, whole int) float64 {
 	whole = min(whole, layers-1)
 	return float64(layers*computed[0]) / float64(whole*computed[0]+(layers-whole)*computed[1])
@@ -218,7 +221,8 @@ func (s *system) question(ctx context.Context, seed uint64, p Prompt) (*question
 	if err != nil {
 		return nil, err
 	}
-	q := &question{laid: &laid{layout: l, items: ids, identifiers: []int32{1, 2, 3}, lengths: slices.Repeat([]int{p.Each}, p.Items)}}
+	q := &question{laid: &laid{layout: l, items: ids, identifiers: []int32{1, 2, 3},
+		lengths: slices.Repeat([]int{p.Each}, p.Items)}}
 	if q.head, q.history, err = s.history(ctx, user); err != nil {
 		return nil, err
 	}
@@ -269,7 +273,8 @@ func (s *system) historyParts(l *prompt.Layout, e *kv.Entry, n int) []engine.Par
 	order := r.Perm(n)
 	var out []engine.Part
 	for at, from := range order {
-		out = append(out, engine.Part{Segment: l.User, At: at, Tokens: 1, Entry: e, First: from, Turn: at - from, Source: plan.Prototype})
+		out = append(out, engine.Part{Segment: l.User, At: at, Tokens: 1, Entry: e, First: from, Turn: at - from,
+			Source: plan.Prototype})
 	}
 	return out
 }
@@ -300,7 +305,8 @@ func ints(seed uint64, n int) []int32 {
 
 // randomModel packs one layer of random weights, which all layers share.
 func randomModel(d compute.Device, s compute.Shape, seed uint64) (model.Blender, error) {
-	return weights.Decoder(d, s, weights.Options{Vocab: randomVocab, Positions: 32768, Norms: true, Shared: true, Seed: seed})
+	return weights.Decoder(d, s, weights.Options{Vocab: randomVocab, Positions: 32768, Norms: true, Shared: true,
+		Seed: seed})
 }
 
 // JSON writes the report.
@@ -310,14 +316,18 @@ func (s *Speed) JSON(w io.Writer) error {
 
 // Text writes a table.
 func (s *Speed) Text(w io.Writer) error {
-	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16; the preamble is cached in both\n\n", s.Date, s.Device, s.Shape)
+	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16; the preamble is cached in both\n\n", s.Date, s.Device,
+		s.Shape)
 	fmt.Fprintf(w, "%7s %8s %8s %7s  %9s %9s  %6s %8s %8s %7s %8s  %10s %10s %6s\n",
-		"tokens", "history", "items", "budget", "full ms", "blend ms", "ratio", "allowed", "reached", "layers", "reached", "P99 full",
+		"tokens", "history", "items", "budget", "full ms", "blend ms", "ratio", "allowed", "reached", "layers", "reached",
+		"P99 full",
 		"P99 blend", "ratio")
 	for _, l := range s.Lines {
-		_, err := fmt.Fprintf(w, "%7d %8d %8d %7.2f  %9.2f %9.2f  %6.2f %8.2f %7.0f%% %7.2f %7.0f%%  %10.1f %10.1f %6.2f\n", l.Tokens,
+		_, err := fmt.Fprintf(w, "%7d %8d %8d %7.2f  %9.2f %9.2f  %6.2f %8.2f %7.0f%% %7.2f %7.0f%%  %10.1f %10.1f %6.2f\n",
+			l.Tokens,
 			l.Prompt.History, l.Prompt.Items*l.Prompt.Each,
-			l.Budget, l.Full, l.Blend, l.Ratio, l.Allowed, 100*l.Reached, l.LayersAllow, 100*l.LayersReached, l.P99[0], l.P99[1], l.P99By)
+			l.Budget, l.Full, l.Blend, l.Ratio, l.Allowed, 100*l.Reached, l.LayersAllow, 100*l.LayersReached, l.P99[0], l.P99[1],
+			l.P99By)
 		if err != nil {
 			return err
 		}

@@ -51,7 +51,8 @@ func BenchmarkHost(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	builder, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: ints(1, 207)}, Instruction: prompt.Text{Tokens: ints(2, 20)}}, nil, randomVocab)
+	builder, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: ints(1, 207)},
+		Instruction: prompt.Text{Tokens: ints(2, 20)}}, nil, randomVocab)
 	if err != nil {
 		b.Fatal(err)
 	}

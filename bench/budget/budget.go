@@ -1,7 +1,7 @@
 // Package budget measures how the models of a server compete for one amount of host memory.
 //
-// Shares: three models fill a budget that is smaller than what the users of one of them need. One stays busy, a second one
-// wakes up, and the first falls idle. The metric grebe_pool_limit_bytes shows what each may own.
+// Shares: three models fill a budget that is smaller than what the users of one of them need. One stays busy, a second
+// one wakes up, and the first falls idle. The metric grebe_pool_limit_bytes shows what each may own.
 //
 // Folder: two configurations on one folder are compared with one configuration, and with two on copies of the folder.
 package budget
@@ -131,12 +131,14 @@ func userID(u int) string { return fmt.Sprint("user-", u) }
 
 // history describes a user in about 560 tokens.
 func history(u int) string {
-	words := strings.Fields("tent stove lamp chair book kettle rope paint brush flour seeds gloves jacket boots bottle map")
+	words := strings.Fields("tent stove lamp chair book kettle rope paint brush flour seeds gloves jacket boots bottle " +
+		"map")
 	r := rand.New(rand.NewPCG(31, uint64(u)))
 	var b strings.Builder
 	fmt.Fprintf(&b, "Customer %d.\n", u)
 	for range 30 {
-		fmt.Fprintf(&b, "%d July 2026, bought \"%s and %s\"\n", 1+r.IntN(30), words[r.IntN(len(words))], words[r.IntN(len(words))])
+		fmt.Fprintf(&b, "%d July 2026, bought \"%s and %s\"\n", 1+r.IntN(30), words[r.IntN(len(words))],
+			words[r.IntN(len(words))])
 	}
 	return b.String()
 }

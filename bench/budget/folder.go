@@ -43,8 +43,8 @@ func (s *site) folder(ctx context.Context) (f *Folder, err error) {
 	return f, err
 }
 
-// taken starts a server and has each of its models answer for the same users, twice: a model that wakes up gets free memory
-// at the next decision, a quarter of a second later.
+// taken starts a server and has each of its models answer for the same users, twice: a model that wakes up gets free
+// memory at the next decision, a quarter of a second later.
 func (s *site) taken(ctx context.Context, models map[string]string) (t Taken, err error) {
 	server, err := s.start(ctx, models)
 	if err != nil {

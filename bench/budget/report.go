@@ -28,7 +28,8 @@ func (r *Report) write(w io.Writer) error {
 		if err := t.Flush(); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "least share of any model at any time %.1f %%, bar: %.1f %%; swing with two busy models, bar: %.0f %%\n",
+		fmt.Fprintf(w, "least share of any model at any time %.1f %%, bar: %.1f %%; swing with two busy models, bar: %.0f "+
+			"%%\n",
 			100*s.Floor, 100*leastFloor, 100*mostSwing)
 	}
 	if f := r.Folder; f != nil {

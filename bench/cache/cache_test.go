@@ -15,7 +15,8 @@ import (
 // A small run says what it should: all policies, targets, JSON that reads back.
 func TestRunOnGeneratedTraces(t *testing.T) {
 	var out bytes.Buffer
-	r, err := Run(t.Context(), Options{Traces: []string{"loops"}, Sizes: []float64{.1}, Policies: []string{"lru", "sieve", "default"}, Parts: []string{"table", "replay"}, JSON: true}, &out)
+	r, err := Run(t.Context(), Options{Traces: []string{"loops"}, Sizes: []float64{.1},
+		Policies: []string{"lru", "sieve", "default"}, Parts: []string{"table", "replay"}, JSON: true}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,8 @@ func TestXGBoostSkipsWithAReason(t *testing.T) {
 func TestPlots(t *testing.T) {
 	var rows []Error
 	for _, name := range sweepPolicies {
-		rows = append(rows, Error{Trace: "t", Kind: "random", Policy: name, Relative: []float64{1.5, 1.4, 1.3, 1.2, 1.1, 1, .5}})
+		rows = append(rows, Error{Trace: "t", Kind: "random", Policy: name,
+			Relative: []float64{1.5, 1.4, 1.3, 1.2, 1.1, 1, .5}})
 	}
 	if p := plot(rows); strings.Count(p, "\n") < plotHeight {
 		t.Errorf("plot:\n%s", p)

@@ -2,8 +2,8 @@ package cache
 
 import "grebe/evict"
 
-// describer describes the requests of a trace to a predictor as the product does (package kv), with the same extractor and with what a cache
-// knows at that moment: of entries that are not cached nothing is remembered.
+// describer describes the requests of a trace to a predictor as the product does (package kv), with the same extractor
+// and with what a cache knows at that moment: of entries that are not cached nothing is remembered.
 type describer struct {
 	t      *trace
 	cached func(key uint64) bool

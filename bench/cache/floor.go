@@ -18,8 +18,8 @@ type Floor struct {
 	Hits    int     `json:"hits"`
 	Best    int     `json:"optimum_hits"`
 	Closed  float64 `json:"gap_closed"`
-	// Worst is the smallest ratio of the hits so far to LRU's so far after floorFrom requests, at request At, leaving out moments
-	// at which at most floorHits are missing.
+	// Worst is the smallest ratio of the hits so far to LRU's so far after floorFrom requests, at request At, leaving out
+	// moments at which at most floorHits are missing.
 	Worst  float64 `json:"worst"`
 	At     int     `json:"at"`
 	Behind int     `json:"behind"` // most hits that were missing at any moment
@@ -42,8 +42,10 @@ var keptGaps = map[string]map[float64]float64{
 
 // floor compares the default policy with LRU at every request.
 func (r *Report) floor(ctx context.Context, o *Options, traces []*trace, p *printer) error {
-	p.printf("\ndefault beside LRU at every request after %d: hits so far at least %g of LRU's, or at most %d missing\n", floorFrom, floorShare, floorHits)
-	p.printf("%-22s %6s %8s %9s %9s %9s %7s %6s %8s %9s %7s\n", "trace", "cache", "entries", "LRU", "default", "optimum", "gap %", "want", "worst", "at", "behind")
+	p.printf("\ndefault beside LRU at every request after %d: hits so far at least %g of LRU's, or at most %d missing\n",
+		floorFrom, floorShare, floorHits)
+	p.printf("%-22s %6s %8s %9s %9s %9s %7s %6s %8s %9s %7s\n", "trace", "cache", "entries", "LRU", "default", "optimum",
+		"gap %", "want", "worst", "at", "behind")
 	failed := 0
 	for _, t := range traces {
 		lines, err := floorsOf(ctx, t, o.Sizes)
@@ -58,7 +60,8 @@ func (r *Report) floor(ctx context.Context, o *Options, traces []*trace, p *prin
 		}
 		r.Floor = append(r.Floor, lines...)
 	}
-	r.check(failed == 0, "default within the floor at every request, and the gaps wanted", "%d of %d lines failed", failed, len(r.Floor))
+	r.check(failed == 0, "default within the floor at every request, and the gaps wanted", "%d of %d lines failed", failed,
+		len(r.Floor))
 	return nil
 }
 
@@ -95,7 +98,8 @@ func floorOf(t *trace, share float64) (Floor, error) {
 	if err != nil {
 		return Floor{}, err
 	}
-	f := Floor{Trace: t.name, Share: share, Entries: k, LRU: lru.hits, Hits: own.hits, Best: evict.Optimal(t.keys, k), Want: keptGaps[t.name][share]}
+	f := Floor{Trace: t.name, Share: share, Entries: k, LRU: lru.hits, Hits: own.hits, Best: evict.Optimal(t.keys, k),
+		Want: keptGaps[t.name][share]}
 	if slices.Contains(pureLoops, t.name) {
 		f.Want = loopGap
 	}

@@ -49,7 +49,8 @@ func TestFloorLooksAtEveryRequest(t *testing.T) {
 // On small loops and sweeps the default is within the floor, and closes the gap of the loop.
 func TestFloorOfGeneratedLoops(t *testing.T) {
 	var out bytes.Buffer
-	r, err := Run(t.Context(), Options{Traces: []string{"loop-short", "zigzag-short"}, Sizes: []float64{.03, .1}, Parts: []string{"floor"}}, &out)
+	r, err := Run(t.Context(), Options{Traces: []string{"loop-short", "zigzag-short"}, Sizes: []float64{.03, .1},
+		Parts: []string{"floor"}}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,8 @@ func TestOwnTraces(t *testing.T) {
 		}
 		return path
 	}
-	numbers := string(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, 7), 9), 7))
+	numbers := string(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, 7),
+		9), 7))
 	for _, c := range []struct {
 		format, content string
 		keys            []uint64 // dense
@@ -141,7 +143,8 @@ func TestOwnTraces(t *testing.T) {
 	}
 	var out bytes.Buffer
 	text := strings.Repeat("a\nb\nc\nd\n", 2000)
-	r, err := Run(t.Context(), Options{File: write(text), Sizes: []float64{.5}, Policies: []string{"lru", "default"}}, &out)
+	r, err := Run(t.Context(), Options{File: write(text), Sizes: []float64{.5}, Policies: []string{"lru", "default"}},
+		&out)
 	if err != nil || len(r.Floor) != 1 || len(r.Results) != 3 || r.Results[0].Trace != "own" {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -176,10 +179,12 @@ func TestDescribedByWhatIsCached(t *testing.T) {
 		all = append(all, d.context(i))
 		held[key] = true
 	}
-	if c := all[1]; c.Turn != 1 || c.Known != 0 || c.Behind != -1 || c.Before != blockTokens || c.After != 0 || c.Bytes != blockTokens || c.Cost != 2 {
+	if c := all[1]; c.Turn != 1 || c.Known != 0 || c.Behind != -1 || c.Before != blockTokens || c.After != 0 ||
+		c.Bytes != blockTokens || c.Cost != 2 {
 		t.Errorf("first prompt: %+v", c)
 	}
-	if c := all[4]; c.Turn != 2 || c.Behind != 0 || c.New != blockTokens-12 || c.Bytes != blockTokens-12 || c.Since != 1.5849625 {
+	if c := all[4]; c.Turn != 2 || c.Behind != 0 || c.New != blockTokens-12 || c.Bytes != blockTokens-12 ||
+		c.Since != 1.5849625 {
 		t.Errorf("second prompt: %+v", c)
 	}
 	if c := all[5]; c.Turn != 1 || c.Known != 0 || c.Behind != -1 {

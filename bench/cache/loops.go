@@ -2,8 +2,8 @@ package cache
 
 import "math/rand/v2"
 
-// loopTraces are generated streams that revisit their keys in an order, by name. LRU gets nothing out of the pure loops and is
-// hard to beat on the sweeps; no one rule serves both.
+// loopTraces are generated streams that revisit their keys in an order, by name. LRU gets nothing out of the pure loops
+// and is hard to beat on the sweeps; no one rule serves both.
 //
 //	loop             one loop over all keys, 12 passes
 //	loop-short       the same, small: 6 passes over 1,500 keys
@@ -18,7 +18,8 @@ import "math/rand/v2"
 //	nested           an inner loop over 200 keys, run five times for each 300 steps of an outer loop
 //	flips            pieces of random length, each a loop, a reversed loop, a sweep or random requests over a part of the keys
 var loopTraces = []string{
-	"loop", "loop-short", "loop-long", "loop-then-sweep", "zigzag", "zigzag-short", "back-forth", "back-forth-short", "core", "core-scans", "nested", "flips",
+	"loop", "loop-short", "loop-long", "loop-then-sweep", "zigzag", "zigzag-short", "back-forth", "back-forth-short",
+	"core", "core-scans", "nested", "flips",
 }
 
 // pureLoops are those of loopTraces whose keys return in one fixed order.

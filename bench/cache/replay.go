@@ -62,8 +62,9 @@ func (o *outcome) count() {
 
 // Times to the first token. A prompt's cached blocks up to the first missing one are reused, the rest is computed; a
 // trace of keys has prompts of one entry of userTokens tokens and askTokens that are always computed. The
-// model's coefficients are Qwen2-1.5B's FLOPs at 200 TFLOP/s. One server takes prompts in order, which arrive at random,
-// at the rate at which LRU keeps it busy for 80 % of the time; only the second half of the prompts is sent, when caches are warm.
+// model's coefficients are Qwen2-1.5B's FLOPs at 200 TFLOP/s. One server takes prompts in order, which arrive at
+// random, at the rate at which LRU keeps it busy for 80 % of the time; only the second half of the prompts is sent,
+// when caches are warm.
 const (
 	blockTokens = 512
 	userTokens  = 1500
@@ -110,7 +111,8 @@ func services(t *trace, hit []bool) []float64 {
 	return out
 }
 
-// p99 queues prompts and returns the 99th percentile of time to the first token, in milliseconds; gap is the mean time between arrivals.
+// p99 queues prompts and returns the 99th percentile of time to the first token, in milliseconds; gap is the mean time
+// between arrivals.
 func p99(services []float64, gap float64) float64 {
 	r := rand.New(rand.NewPCG(99, 1))
 	at, free := 0.0, 0.0

@@ -22,7 +22,8 @@ func (p *printer) printf(format string, args ...any) {
 }
 
 func (p *printer) known(all []Known) {
-	p.printf("hit rates beside those of another simulator\n%-22s %6s %-8s %8s %9s\n", "trace", "cache", "policy", "here", "published")
+	p.printf("hit rates beside those of another simulator\n%-22s %6s %-8s %8s %9s\n", "trace", "cache", "policy", "here",
+		"published")
 	for _, k := range all {
 		note := ""
 		if !k.Same {

@@ -8,8 +8,8 @@ import (
 	"grebe/residency"
 )
 
-// store is a cache in virtual time: the books of package residency, and an owner who does what they say without memory. Entries have
-// one size.
+// store is a cache in virtual time: the books of package residency, and an owner who does what they say without memory.
+// Entries have one size.
 type store struct {
 	t     *trace
 	books *residency.Core[uint64]

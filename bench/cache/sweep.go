@@ -156,13 +156,15 @@ func (r *Report) sweepTargets(bounded bool) {
 	}
 	least := func(kind, policy string, bar float64) {
 		x, at := worst(kind, policy)
-		r.check(x >= bar, fmt.Sprintf("all predictions %s: %s keeps %g %% of LRU's hits", kind, policy, 100*bar), "%.1f %% at worst (%s)", 100*x, at)
+		r.check(x >= bar, fmt.Sprintf("all predictions %s: %s keeps %g %% of LRU's hits", kind, policy, 100*bar),
+			"%.1f %% at worst (%s)", 100*x, at)
 	}
 	least("random", "laru", .98)
 	least("random", "default", .98)
 	least("negated", "default", .95)
 	least("reversed", "default", .95)
-	r.check(bounded, "laru within its theorem's bound under all errors", "misses at most twice the distinct keys of each phase")
+	r.check(bounded, "laru within its theorem's bound under all errors",
+		"misses at most twice the distinct keys of each phase")
 	x, at := worst("negated", rivals.Blind)
 	r.check(x < .5, "all predictions negated: blind collapses", "%.1f %% of LRU's hits (%s)", 100*x, at)
 }
@@ -180,7 +182,8 @@ func plot(all []Error) string {
 				top = max(top, x)
 			}
 		}
-		fmt.Fprintf(&b, "%s, %s errors: hits / LRU's (b blind, f filtered, l laru, D default, * several)\n", rows[0].Trace, rows[0].Kind)
+		fmt.Fprintf(&b, "%s, %s errors: hits / LRU's (b blind, f filtered, l laru, D default, * several)\n", rows[0].Trace,
+			rows[0].Kind)
 		for y := plotHeight; y >= 0; y-- {
 			fmt.Fprintf(&b, "%5.2f |", top*float64(y)/plotHeight)
 			for level := range errorLevels {
@@ -215,7 +218,8 @@ func svg(all []Error) string {
 	panels := len(all) / len(sweepPolicies)
 	down := (panels + len(kinds) - 1) / len(kinds)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" font-family="sans-serif" font-size="10">`+"\n",
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" font-family="sans-serif" font-size="10">`+"\n",
 		float64(len(kinds))*(width+margin)+margin, float64(down)*(height+margin)+2*margin)
 	for i := range panels {
 		rows := all[i*len(sweepPolicies) : (i+1)*len(sweepPolicies)]
@@ -225,8 +229,10 @@ func svg(all []Error) string {
 			top = max(top, e.Relative[0])
 		}
 		fmt.Fprintf(&b, `<rect x="%g" y="%g" width="%g" height="%g" fill="none" stroke="#888"/>`+"\n", x0, y0, width, height)
-		fmt.Fprintf(&b, `<line x1="%g" x2="%g" y1="%g" y2="%g" stroke="#888" stroke-dasharray="4"/>`+"\n", x0, x0+width, y0+height*(1-1/top), y0+height*(1-1/top))
-		fmt.Fprintf(&b, `<text x="%g" y="%g">%s, %s errors 0–100 %%; dashed: LRU</text>`+"\n", x0, y0-4, rows[0].Trace, rows[0].Kind)
+		fmt.Fprintf(&b, `<line x1="%g" x2="%g" y1="%g" y2="%g" stroke="#888" stroke-dasharray="4"/>`+"\n", x0, x0+width,
+			y0+height*(1-1/top), y0+height*(1-1/top))
+		fmt.Fprintf(&b, `<text x="%g" y="%g">%s, %s errors 0–100 %%; dashed: LRU</text>`+"\n", x0, y0-4, rows[0].Trace,
+			rows[0].Kind)
 		for j, e := range rows {
 			fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" points="`, colours[j])
 			for l, x := range e.Relative {

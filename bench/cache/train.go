@@ -15,14 +15,15 @@ import (
 
 // Training is what a model costs, and what it is worth beside XGBoost's.
 type Training struct {
-	Samples        int      `json:"samples"`
-	Features       int      `json:"features"`
-	Source         string   `json:"source"`
-	TrainMs        float64  `json:"train_ms"` // median
-	BestMs         float64  `json:"best_ms"`
-	AddsMs         float64  `json:"additions_ms"` // the histograms' additions alone: what no such trainer can be faster than
-	PredictNs      float64  `json:"predict_ns"`   // per prediction in batches of 64, median
-	RMSE           float64  `json:"rmse"`         // on unseen samples
+	Samples  int     `json:"samples"`
+	Features int     `json:"features"`
+	Source   string  `json:"source"`
+	TrainMs  float64 `json:"train_ms"` // median
+	BestMs   float64 `json:"best_ms"`
+	// the histograms' additions alone: what no such trainer can be faster than
+	AddsMs         float64  `json:"additions_ms"`
+	PredictNs      float64  `json:"predict_ns"` // per prediction in batches of 64, median
+	RMSE           float64  `json:"rmse"`       // on unseen samples
 	TrainRMSE      float64  `json:"train_rmse"`
 	XGBoost        *XGBoost `json:"xgboost,omitempty"`
 	XGBoostSkipped string   `json:"xgboost_skipped,omitempty"`
@@ -77,11 +78,13 @@ func (r *Report) train(ctx context.Context, o *Options, traces []*trace, p *prin
 	}
 	r.Train = t
 	p.training(t)
-	r.check(t.TrainMs < maxTrainMs, fmt.Sprintf("training on %d samples × %d features, one core, below %d ms", t.Samples, t.Features, maxTrainMs),
+	r.check(t.TrainMs < maxTrainMs, fmt.Sprintf("training on %d samples × %d features, one core, below %d ms", t.Samples,
+		t.Features, maxTrainMs),
 		"median %.0f ms, best %.0f ms of %d", t.TrainMs, t.BestMs, trainRounds)
 	r.check(t.PredictNs <= maxPredictNs, "a prediction in batches of 64 within 1 µs", "%.0f ns", t.PredictNs)
 	if x := t.XGBoost; x != nil {
-		r.check(t.RMSE <= maxRMSERatio*x.RMSE, "error on unseen samples within 5 % of XGBoost's", "%.4f to %.4f (%+.1f %%)", t.RMSE, x.RMSE, 100*(t.RMSE/x.RMSE-1))
+		r.check(t.RMSE <= maxRMSERatio*x.RMSE, "error on unseen samples within 5 % of XGBoost's", "%.4f to %.4f (%+.1f %%)",
+			t.RMSE, x.RMSE, 100*(t.RMSE/x.RMSE-1))
 	}
 	return nil
 }
@@ -93,7 +96,8 @@ func samplesOf(t *trace) (xs []evict.Sample, ys []float32, testX []evict.Sample,
 	const window = 3 * trainSamples
 	k := t.entries(.1)
 	tracker := evict.NewTracker(evict.TrackerConfig{
-		Keys: 8 * k, Window: window, Every: max(1, float64(len(t.keys))/window), Entries: k, HalfLife: int64(k / 32), Horizon: int64(k),
+		Keys: 8 * k, Window: window, Every: max(1, float64(len(t.keys))/window), Entries: k, HalfLife: int64(k / 32),
+		Horizon: int64(k),
 	})
 	var x evict.Sample
 	seen := make([]bool, t.distinct)
@@ -144,9 +148,12 @@ func additions(rows int) float64 {
 }
 
 func (p *printer) training(t *Training) {
-	p.printf("\ntraining %d trees of depth %d on %d samples × %d features of %s, one core\n", shape.Trees, shape.Depth, t.Samples, t.Features, t.Source)
-	p.printf("%-10s %10s %9s %16s %14s %12s\n", "", "median ms", "best ms", "additions only", "ns/prediction", "RMSE unseen")
-	p.printf("%-10s %10.1f %9.1f %9.1f (%3.0f%%) %14.0f %12.4f\n", "grebe", t.TrainMs, t.BestMs, t.AddsMs, 100*t.AddsMs/t.BestMs, t.PredictNs, t.RMSE)
+	p.printf("\ntraining %d trees of depth %d on %d samples × %d features of %s, one core\n", shape.Trees, shape.Depth,
+		t.Samples, t.Features, t.Source)
+	p.printf("%-10s %10s %9s %16s %14s %12s\n", "", "median ms", "best ms", "additions only", "ns/prediction",
+		"RMSE unseen")
+	p.printf("%-10s %10.1f %9.1f %9.1f (%3.0f%%) %14.0f %12.4f\n", "grebe", t.TrainMs, t.BestMs, t.AddsMs,
+		100*t.AddsMs/t.BestMs, t.PredictNs, t.RMSE)
 	if x := t.XGBoost; x != nil {
 		p.printf("%-10s %10.1f %9.1f %16s %14.0f %12.4f\n", "xgboost", x.TrainMs, x.BestMs, x.Version, x.PredictNs, x.RMSE)
 	}

@@ -30,7 +30,8 @@ var script string
 
 // xgboost trains it with the same trees, depth, rate and penalties in a process of its own; a reason instead when it
 // cannot.
-func xgboost(ctx context.Context, python string, xs []evict.Sample, ys []float32, testX []evict.Sample, testY []float32) (*XGBoost, string, error) {
+func xgboost(ctx context.Context, python string, xs []evict.Sample, ys []float32, testX []evict.Sample,
+	testY []float32) (*XGBoost, string, error) {
 	dir, err := os.MkdirTemp("", "grebe-xgboost-*")
 	if err != nil {
 		return nil, "", err

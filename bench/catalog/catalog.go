@@ -351,7 +351,8 @@ func (s *shop) open() (float64, error) {
 	runtime.GC()
 	begin := time.Now()
 	var err error
-	s.keeper, err = generate.NewKeeper(s.catalog, generate.KeeperOptions{Dir: s.dir}, generate.Target{Name: "bench", Generator: s.gen, Model: noHead{}})
+	s.keeper, err = generate.NewKeeper(s.catalog, generate.KeeperOptions{Dir: s.dir},
+		generate.Target{Name: "bench", Generator: s.gen, Model: noHead{}})
 	return time.Since(begin).Seconds(), err
 }
 

@@ -17,7 +17,8 @@ func TestRun(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	for _, v := range r.Versions {
-		if v.FirstSeconds <= 0 || v.RestartSeconds <= 0 || v.RollbackSeconds <= 0 || v.CompactSeconds <= 0 || v.StoredBytes <= 0 || len(v.Deltas) != 2 {
+		if v.FirstSeconds <= 0 || v.RestartSeconds <= 0 || v.RollbackSeconds <= 0 || v.CompactSeconds <= 0 ||
+			v.StoredBytes <= 0 || len(v.Deltas) != 2 {
 			t.Errorf("%+v", v)
 		}
 	}
@@ -27,7 +28,8 @@ func TestRun(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{Items: -1}, {Items: 5, Changes: []int{6}}, {Kinds: []string{"odd"}}, {Parts: []string{"half"}}} {
+	for _, o := range []Options{{Items: -1}, {Items: 5, Changes: []int{6}}, {Kinds: []string{"odd"}},
+		{Parts: []string{"half"}}} {
 		if _, err := Run(t.Context(), o, &bytes.Buffer{}); err == nil {
 			t.Errorf("%+v: no error", o)
 		}

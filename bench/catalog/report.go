@@ -58,14 +58,16 @@ func (p *printer) indexHead(r *Report) {
 }
 
 func (p *printer) index(x *Index) {
-	lead := fmt.Sprintf("%-10s %8.2f %11.2f %12.2f %8.2f %10d", x.Kind, x.BuildSeconds, x.BytesPerItem, x.StoredBytes, x.OpenSeconds, x.Leaves)
+	lead := fmt.Sprintf("%-10s %8.2f %11.2f %12.2f %8.2f %10d", x.Kind, x.BuildSeconds, x.BytesPerItem, x.StoredBytes,
+		x.OpenSeconds, x.Leaves)
 	p.deltas(lead, x.Deltas)
 }
 
 func (p *printer) versionsHead(r *Report) {
 	p.printf("\nversions of a catalog of %d items as a server makes them, on %d cores, files synced\n", r.Items, r.Cores)
 	p.printf("%-10s %8s %12s %11s %10s %11s %10s %9s %9s %9s %7s\n",
-		"kind", "first s", "stored/item", "heap/item", "restart s", "rollback s", "compact s", "delta", "median s", "worst s", "CPU s")
+		"kind", "first s", "stored/item", "heap/item", "restart s", "rollback s", "compact s", "delta", "median s", "worst s",
+		"CPU s")
 }
 
 func (p *printer) versions(v *Versions) {

@@ -240,7 +240,8 @@ func (r *Report) write(w io.Writer) error {
 		if c.Slow {
 			verdict = "SLOWER"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%s\t\n", c.Load, c.Per, report.Median(c.Old), report.Median(c.New), c.Ratio, c.P, verdict)
+		fmt.Fprintf(t, "%s\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%s\t\n", c.Load, c.Per, report.Median(c.Old), report.Median(c.New),
+			c.Ratio, c.P, verdict)
 	}
 	return t.Flush()
 }

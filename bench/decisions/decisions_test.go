@@ -39,7 +39,9 @@ func TestJudge(t *testing.T) {
 func TestRead(t *testing.T) {
 	text := "# HELP x\nprocess_cpu_seconds_total 12.5\n" +
 		"grebe_evictions_total{kind=\"item\",reason=\"a b\"} 3\ngrebe_evictions_total{kind=\"user\"} 4\n"
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(text))
+	}))
 	defer s.Close()
 	if cpu, events, err := read(s.URL, "grebe_evictions_total"); cpu != 12.5 || events != 7 || err != nil {
 		t.Errorf("reads %v, %v, %v", cpu, events, err)
@@ -51,10 +53,12 @@ func TestRead(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	r := &Report{Costs: []Cost{{Load: "all", Per: "request", Old: []float64{100, 102, 101}, New: []float64{120, 121, 119}}}}
+	r := &Report{
+		Costs: []Cost{{Load: "all", Per: "request", Old: []float64{100, 102, 101}, New: []float64{120, 121, 119}}}}
 	r.Costs[0].judge()
 	var b strings.Builder
-	if err := r.write(&b); err != nil || !strings.Contains(b.String(), "SLOWER") || !strings.Contains(b.String(), "1.186") {
+	if err := r.write(&b); err != nil || !strings.Contains(b.String(), "SLOWER") ||
+		!strings.Contains(b.String(), "1.186") {
 		t.Errorf("%s, %v", b.String(), err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package embed measures the cache of embedding rows: SparseLengthsSum over a table in a real Redis on loopback, with LRU,
-// learned eviction and no cache in turns on the same lookups; and gathers of cached rows beside a plain copy.
+// Package embed measures the cache of embedding rows: SparseLengthsSum over a table in a real Redis on loopback, with
+// LRU, learned eviction and no cache in turns on the same lookups; and gathers of cached rows beside a plain copy.
 package embed
 
 import (
@@ -81,7 +81,8 @@ func (o *Options) setDefaults() error {
 		v    *[]string
 		all  []string
 		what string
-	}{{&o.Traces, []string{"drift", "fast", "zipf", "scarab"}, "trace"}, {&o.Policies, []string{"none", "lru", "laru", "default"}, "policy"},
+	}{{&o.Traces, []string{"drift", "fast", "zipf", "scarab"}, "trace"},
+		{&o.Policies, []string{"none", "lru", "laru", "default"}, "policy"},
 		{&o.Parts, []string{"hits", "sums", "gather", "outage"}, "part"}} {
 		if len(*s.v) == 0 {
 			*s.v = s.all
@@ -291,7 +292,8 @@ func newCache(rows, bytes int, policy string) (*table.Cache, func(), error) {
 }
 
 // cell measures all batch sizes of one trace and cache size, on one stream of lookups.
-func (o *Options) cell(ctx context.Context, name string, percent float64, truth, store table.Store, r *Report, p *printer) error {
+func (o *Options) cell(ctx context.Context, name string, percent float64, truth, store table.Store, r *Report,
+	p *printer) error {
 	stream, rows, err := o.stream(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		p.printf("%-6s left out: %v\n", name, err)
@@ -365,7 +367,8 @@ func lines(trace string, percent float64, batch, asked int, cs []*contender) []L
 	lru := cs[slices.IndexFunc(cs, func(c *contender) bool { return c.policy == "lru" })]
 	var out []Line
 	for _, c := range cs {
-		l := Line{Trace: trace, Percent: percent, Batch: batch, Policy: c.policy, Hits: c.count.share(c.count.hits), Asked: c.count.share(c.count.asked)}
+		l := Line{Trace: trace, Percent: percent, Batch: batch, Policy: c.policy, Hits: c.count.share(c.count.hits),
+			Asked: c.count.share(c.count.asked)}
 		if c.cache != nil {
 			l.Rows = c.cache.Rows()
 		}

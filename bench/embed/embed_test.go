@@ -16,7 +16,8 @@ import (
 func TestRun(t *testing.T) {
 	var out strings.Builder
 	r, err := Run(t.Context(), Options{
-		Rows: 10_000, Percents: []float64{5}, Batches: []int{16, 64}, Warm: 50_000, Rounds: 2, Parts: []string{"sums"}, Traces: []string{"drift", "zipf"},
+		Rows: 10_000, Percents: []float64{5}, Batches: []int{16, 64}, Warm: 50_000, Rounds: 2, Parts: []string{"sums"},
+		Traces: []string{"drift", "zipf"},
 	}, &out)
 	if errors.Is(err, redisserver.ErrAbsent) {
 		t.Skip(err)
@@ -34,9 +35,11 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// While Redis is gone, killed or hung, every request is answered with right rows and defaults, and afterwards with right rows.
+// While Redis is gone, killed or hung, every request is answered with right rows and defaults, and afterwards with
+// right rows.
 func TestOutage(t *testing.T) {
-	r, err := Run(t.Context(), Options{Parts: []string{"outage"}, Rows: 10_000, Outage: 300 * time.Millisecond}, io.Discard)
+	r, err := Run(t.Context(), Options{Parts: []string{"outage"}, Rows: 10_000, Outage: 300 * time.Millisecond},
+		io.Discard)
 	if errors.Is(err, redisserver.ErrAbsent) {
 		t.Skip(err)
 	}

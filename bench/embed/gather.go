@@ -41,8 +41,8 @@ const (
 var gatherBatches = []int{256, 1024, 4096, 8192}
 
 // gatherCases are caches before one table in memory, whose rows are looked up evenly. A cache of nine tenths of
-// them hits nine times in ten; what it misses is fetched, and cached or declined: the default finds that no row is worth more
-// than another and leaves most out, LRU caches all.
+// them hits nine times in ten; what it misses is fetched, and cached or declined: the default finds that no row is
+// worth more than another and leaves most out, LRU caches all.
 var gatherCases = []struct {
 	what, policy string
 	tenths       int  // of the table's rows, that the cache has room for
@@ -106,7 +106,8 @@ func (o *Options) newGatherer(ctx context.Context, rows int) (*gatherer, func(),
 		return nil, nil, err
 	}
 	g := &gatherer{
-		src: memory.Bytes[:rows*rowBytes], out: memory.Bytes[rows*rowBytes:], store: table.NewMemory(rows, rowBytes), rows: rows,
+		src: memory.Bytes[:rows*rowBytes], out: memory.Bytes[rows*rowBytes:], store: table.NewMemory(rows, rowBytes),
+		rows: rows,
 		keys: make([]uint64, most), found: make([]bool, most), r: rand.New(rand.NewPCG(o.Seed, 3)),
 	}
 	end := func() { memory.Free(); g.store.Close() }
@@ -217,8 +218,8 @@ func (g *gatherer) copies(batch, threads int) {
 	})
 }
 
-// gatherKnown fills it with rows of the table, whose places are known from the keys, asked for ahead as the cache does: what a
-// look-up in no time would reach.
+// gatherKnown fills it with rows of the table, whose places are known from the keys, asked for ahead as the cache does:
+// what a look-up in no time would reach.
 func (g *gatherer) gatherKnown(ctx context.Context, keys []uint64, threads int) {
 	divided(len(keys), threads, func(first, last int) {
 		_ = g.store.Gather(ctx, keys[first:last], g.out[first*rowBytes:last*rowBytes], g.found[first:last])
@@ -236,7 +237,8 @@ func divided(batch, threads int, part func(first, last int)) {
 }
 
 func (p *printer) gather(g *Gather) {
-	p.printf("batches of rows of %d bytes of a table of %d MiB in memory, beside copies of as many bytes by as many threads\n\n", rowBytes, g.MiB)
+	p.printf("batches of rows of %d bytes of a table of %d MiB in memory, beside copies of as many bytes by as many "+
+		"threads\n\n", rowBytes, g.MiB)
 	for _, r := range g.Rates {
 		hits := ""
 		if r.Hits > 0 {

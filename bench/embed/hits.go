@@ -9,8 +9,8 @@ import (
 	"grebe/evict"
 )
 
-// Hits are hit rates on one trace at one cache size, of lookups one by one after the warm-up. Policies have the same memory, as in
-// the sums; the optimum (Belady's, any row in any place) has as many rows as LRU.
+// Hits are hit rates on one trace at one cache size, of lookups one by one after the warm-up. Policies have the same
+// memory, as in the sums; the optimum (Belady's, any row in any place) has as many rows as LRU.
 type Hits struct {
 	Trace   string             `json:"trace"`
 	Percent float64            `json:"percent"`

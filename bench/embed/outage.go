@@ -14,8 +14,8 @@ import (
 	"grebe/embed/redisserver"
 )
 
-// Outage is what requests see while Redis is gone: clients gather batches all the time, the server is killed, and started again
-// with its rows.
+// Outage is what requests see while Redis is gone: clients gather batches all the time, the server is killed, and
+// started again with its rows.
 type Outage struct {
 	Seconds  float64 `json:"seconds"`  // that Redis was gone
 	Requests int     `json:"requests"` // batches, of 256 rows each
@@ -103,7 +103,8 @@ func (o *Options) outage(ctx context.Context, hung bool) (*Outage, error) {
 }
 
 // breakIt lets the load run, takes Redis away for a while, and returns when that began and ended.
-func (r *outageRun) breakIt(ctx context.Context, server *redisserver.Server, gone time.Duration, hung bool, begin time.Time) ([2]time.Duration, error) {
+func (r *outageRun) breakIt(ctx context.Context, server *redisserver.Server, gone time.Duration, hung bool,
+	begin time.Time) ([2]time.Duration, error) {
 	var marks [2]time.Duration
 	around := min(5*time.Second, 2*gone)
 	if err := r.phase(ctx, around, begin, 0, outageLacks); err != nil {
@@ -137,9 +138,10 @@ func (r *outageRun) breakIt(ctx context.Context, server *redisserver.Server, gon
 	return marks, nil
 }
 
-// phase lets clients ask for a while, and until enough of what they asked since then was answered and no more than a share of it lacks
-// rows: a slow machine answers little, and late, in the same time.
-func (r *outageRun) phase(ctx context.Context, lasts time.Duration, begin time.Time, since time.Duration, lacks float64) error {
+// phase lets clients ask for a while, and until enough of what they asked since then was answered and no more than a
+// share of it lacks rows: a slow machine answers little, and late, in the same time.
+func (r *outageRun) phase(ctx context.Context, lasts time.Duration, begin time.Time, since time.Duration,
+	lacks float64) error {
 	end := since + max(lasts, outageBack)
 	for {
 		if err := wait(ctx, lasts); err != nil {
@@ -152,7 +154,8 @@ func (r *outageRun) phase(ctx context.Context, lasts time.Duration, begin time.T
 			return nil
 		}
 		if p.Defaults > lacks && time.Since(begin) > end {
-			return fmt.Errorf("%.3f of the rows of %d requests were defaults, for %v", p.Defaults, p.Requests, time.Since(begin)-since)
+			return fmt.Errorf("%.3f of the rows of %d requests were defaults, for %v", p.Defaults, p.Requests,
+				time.Since(begin)-since)
 		}
 		lasts = 10 * time.Millisecond
 	}
@@ -254,10 +257,12 @@ func (p *printer) outage(x *Outage) {
 	if x.Hung {
 		what = "stopped with its connections open"
 	}
-	p.printf("Redis %s for %.1f s and back, %d rows, %d clients with batches of %d: %d requests, %d failed; all rows again %.2f s after it was back\n\n",
+	p.printf("Redis %s for %.1f s and back, %d rows, %d clients with batches of %d: %d requests, %d failed; all rows "+
+		"again %.2f s after it was back\n\n",
 		what, x.Seconds, x.Rows, outageClients, outageBatch, x.Requests, x.Failed, x.Recovery)
 	for _, h := range x.Phases {
-		p.printf("%-8s %7d requests  hits %5.1f%%  defaults %5.1f%%  P50 %6.2f ms  P99 %6.2f ms\n", h.Name, h.Requests, 100*h.Hits, 100*h.Defaults, h.P50, h.P99)
+		p.printf("%-8s %7d requests  hits %5.1f%%  defaults %5.1f%%  P50 %6.2f ms  P99 %6.2f ms\n", h.Name, h.Requests,
+			100*h.Hits, 100*h.Defaults, h.P50, h.P99)
 	}
 	p.printf("\n")
 }

@@ -19,13 +19,16 @@ func (p *printer) printf(format string, args ...any) {
 }
 
 func (p *printer) head(o *Options) {
-	p.printf("SparseLengthsSum, %d rows of %d floats in Redis, %d rows per sum, Zipf %.2f, half of the popular rows others after %d lookups\n\n",
+	p.printf("SparseLengthsSum, %d rows of %d floats in Redis, %d rows per sum, Zipf %.2f, half of the popular rows "+
+		"others after %d lookups\n\n",
 		o.Rows, rowFloats, lookups, o.Skew, o.HalfLife)
-	p.printf("%-6s %6s %6s %-8s %8s %12s %7s %6s  %s\n", "trace", "cache", "batch", "policy", "rows", "lookups/s", "hits", "asked", "rate to LRU's (95 %)")
+	p.printf("%-6s %6s %6s %-8s %8s %12s %7s %6s  %s\n", "trace", "cache", "batch", "policy", "rows", "lookups/s", "hits",
+		"asked", "rate to LRU's (95 %)")
 }
 
 func (p *printer) hitsHead(o *Options) {
-	p.printf("hit rates of lookups one by one, Zipf %.2f; drift: half of the popular rows others after %d lookups, fast: after %d\n\n", o.Skew, o.HalfLife, o.HalfLife/10)
+	p.printf("hit rates of lookups one by one, Zipf %.2f; drift: half of the popular rows others after %d lookups, "+
+		"fast: after %d\n\n", o.Skew, o.HalfLife, o.HalfLife/10)
 	p.printf("%-6s %6s", "trace", "cache")
 	for _, policy := range o.Policies {
 		if policy != "none" {

@@ -61,14 +61,14 @@ func (r *recorded) next(keys []uint64) {
 	}
 }
 
-// trace draws keys by Zipf's law. Where it drifts, rows change places: one of the 5 % most popular with any other, so that
-// half of the popular ones are others after so many lookups.
+// trace draws keys by Zipf's law. Where it drifts, rows change places: one of the 5 % most popular with any other, so
+// that half of the popular ones are others after so many lookups.
 //
-// Where the numbers come from. Exponents: HugeCTR's generator of recommendation data has 0.9, 1.1 and 1.3 to choose from; 0.99,
-// YCSB's, lies on the less skewed side. Drift: in scarab-recs, a recommender's real lookups, popularity counted in windows of 60,000
-// lookups agrees with that of windows 60,000 later to 97.6 % and 1,140,000 later to 93.5 % (sum of products of counts over sum
-// of squares), a half-life of about 67 lookups per key. The trace "drift" has 20 per row, more than three times as fast; "fast"
-// has 2.
+// Where the numbers come from. Exponents: HugeCTR's generator of recommendation data has 0.9, 1.1 and 1.3 to choose
+// from; 0.99, YCSB's, lies on the less skewed side. Drift: in scarab-recs, a recommender's real lookups, popularity
+// counted in windows of 60,000 lookups agrees with that of windows 60,000 later to 97.6 % and 1,140,000 later to 93.5 %
+// (sum of products of counts over sum of squares), a half-life of about 67 lookups per key. The trace "drift" has 20
+// per row, more than three times as fast; "fast" has 2.
 type trace struct {
 	r     *rand.Rand
 	cdf   []float64

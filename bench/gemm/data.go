@@ -125,7 +125,8 @@ func newGrebe(dt compute.DType, d *data, threads, m int) (contender, error) {
 	}
 	g := &grebe{d: d, mul: mul, rows: gemm.NewRows(gemm.Best(), dt), as: grebeName}
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(&d.w[0])), 4*len(d.w))
-	g.w, err = gemm.Pack(mul.Team(), gemm.Best(), dt, compute.Tensor{DType: compute.F32, Rows: d.n, Cols: d.k, Data: bytes})
+	g.w, err = gemm.Pack(mul.Team(), gemm.Best(), dt,
+		compute.Tensor{DType: compute.F32, Rows: d.n, Cols: d.k, Data: bytes})
 	if err == nil {
 		err = g.rows.Reset(m, d.k)
 	}

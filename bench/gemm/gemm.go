@@ -187,7 +187,8 @@ type contender interface {
 
 // runOne checks and measures a product.
 func runOne(ctx context.Context, o *Options, libs *libraries, dt compute.DType, d *data, threads, m int) (Line, error) {
-	l := Line{Model: d.model, Product: d.product, Format: dt.String(), Threads: threads, M: m, N: d.n, K: d.k, Peers: map[string]float64{}}
+	l := Line{Model: d.model, Product: d.product, Format: dt.String(), Threads: threads, M: m, N: d.n, K: d.k,
+		Peers: map[string]float64{}}
 	cs, err := contenders(libs, dt, d, threads, m)
 	defer func() {
 		for _, c := range cs {

@@ -154,7 +154,8 @@ func TestVerdict(t *testing.T) {
 	}
 	r.Lines = append(r.Lines, bad)
 	r.Summary = summarize(r.Lines)
-	if got := r.verdict(); !errors.Is(r.check(), ErrBelow) || got != "FAIL: worst f32 on 1: 0.950 of 0.95; bf16 on 2: 0.999 of 1.00" {
+	if got := r.verdict(); !errors.Is(r.check(), ErrBelow) ||
+		got != "FAIL: worst f32 on 1: 0.950 of 0.95; bf16 on 2: 0.999 of 1.00" {
 		t.Errorf("%v, %q", r.check(), got)
 	}
 	own := Line{Model: "a", Product: "x", Format: "int8", Threads: 1, Ratio: 1.01, OverBF16: 1.6}

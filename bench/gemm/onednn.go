@@ -43,15 +43,16 @@ type onednn struct {
 	primDescCreate func(pd *uintptr, op unsafe.Pointer, attr, engine, hint uintptr) int32
 	primDescQuery  func(pd uintptr, what, index int32) unsafe.Pointer
 	primDescFree   func(pd uintptr) int32
-	reorderCreate  func(pd *uintptr, src unsafe.Pointer, srcEngine uintptr, dst unsafe.Pointer, dstEngine, attr uintptr) int32
-	primCreate     func(p *uintptr, pd uintptr) int32
-	primFree       func(p uintptr) int32
-	execute        func(p, stream uintptr, n int32, args unsafe.Pointer) int32
-	memoryCreate   func(mem *uintptr, desc unsafe.Pointer, engine uintptr, data unsafe.Pointer) int32
-	memoryFree     func(mem uintptr) int32
-	attrCreate     func(attr *uintptr) int32
-	attrFree       func(attr uintptr) int32
-	attrScales     func(attr uintptr, count int64, mask int32, scales unsafe.Pointer) int32
+	reorderCreate  func(pd *uintptr, src unsafe.Pointer, srcEngine uintptr, dst unsafe.Pointer, dstEngine,
+		attr uintptr) int32
+	primCreate   func(p *uintptr, pd uintptr) int32
+	primFree     func(p uintptr) int32
+	execute      func(p, stream uintptr, n int32, args unsafe.Pointer) int32
+	memoryCreate func(mem *uintptr, desc unsafe.Pointer, engine uintptr, data unsafe.Pointer) int32
+	memoryFree   func(mem uintptr) int32
+	attrCreate   func(attr *uintptr) int32
+	attrFree     func(attr uintptr) int32
+	attrScales   func(attr uintptr, count int64, mask int32, scales unsafe.Pointer) int32
 }
 
 func openOneDNN(library string) *onednn {
@@ -178,7 +179,8 @@ func (p *dnnlProduct) build(dt compute.DType, d *data, m int) {
 		return
 	}
 	p.c = unsafe.Slice((*float32)(out), m*d.n)
-	p.matmul = p.newPrimitive(pd, argument{dnnlSource, a}, argument{dnnlWeights, packed}, argument{dnnlDestination, p.memory(dst, out)})
+	p.matmul = p.newPrimitive(pd, argument{dnnlSource, a}, argument{dnnlWeights, packed},
+		argument{dnnlDestination, p.memory(dst, out)})
 }
 
 func (p *dnnlProduct) check(s int32, what string) {

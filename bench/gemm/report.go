@@ -26,10 +26,12 @@ func newTable(w io.Writer, asJSON bool, r *Report) *table {
 			t.printf("%s is absent: %s\n", p.Name, p.Absent)
 		}
 	}
-	t.printf("\nGFLOP/s, medians over rounds. ratio: median over rounds of the ratio to the peer with which it is least, and its\n" +
+	t.printf("\nGFLOP/s, medians over rounds. ratio: median over rounds of the ratio to the peer with which it is " +
+		"least, and its\n" +
 		"95%% confidence interval. peak: share of what multiply-adds on registers alone reach.\n" +
 		"/bf16: over Grebe's own bf16\n")
-	t.printf("%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %13s %6s %6s %6s\n", "model", "product", "type", "thr", "rows",
+	t.printf("%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %13s %6s %6s %6s\n", "model", "product", "type", "thr",
+		"rows",
 		"n", "k", "grebe", "onednn", "openblas", "ratio", "95%", "rounds", "peak", "/bf16")
 	return t
 }
@@ -46,8 +48,10 @@ func (t *table) line(l *Line) {
 	if l.Ratio > 0 {
 		between = fmt.Sprintf("[%.3f %.3f]", l.Low, l.High)
 	}
-	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %13s %6d %6s %6s\n", l.Model, l.Product, l.Format, l.Threads, l.M, l.N, l.K,
-		l.Grebe, number("%.0f", l.Peers["onednn"]), number("%.0f", l.Peers["openblas"]), number("%.3f", l.Ratio), between, l.Rounds,
+	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %13s %6d %6s %6s\n", l.Model, l.Product, l.Format,
+		l.Threads, l.M, l.N, l.K,
+		l.Grebe, number("%.0f", l.Peers["onednn"]), number("%.0f", l.Peers["openblas"]), number("%.3f", l.Ratio), between,
+		l.Rounds,
 		number("%.2f", l.Ceiling), number("%.2f", l.OverBF16))
 }
 
@@ -63,9 +67,11 @@ func (t *table) finish(r *Report, check bool) error {
 	if t.json {
 		return report.JSON(t.w, r)
 	}
-	t.printf("\nratio to the fastest peer\n%-5s %3s %6s %6s %6s %6s  %s\n", "type", "thr", "worst", "mean", "below", "/bf16", "worst at")
+	t.printf("\nratio to the fastest peer\n%-5s %3s %6s %6s %6s %6s  %s\n", "type", "thr", "worst", "mean", "below",
+		"/bf16", "worst at")
 	for _, s := range r.Summary {
-		t.printf("%-5s %3d %6s %6s %6d %6s  %s\n", s.Format, s.Threads, number("%.3f", s.Worst), number("%.3f", s.GeoMean), s.Below,
+		t.printf("%-5s %3d %6s %6s %6d %6s  %s\n", s.Format, s.Threads, number("%.3f", s.Worst), number("%.3f", s.GeoMean),
+			s.Below,
 			number("%.3f", s.OverBF16), s.WorstAt)
 	}
 	if check {

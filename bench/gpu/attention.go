@@ -26,12 +26,14 @@ func attendedBatches() []attended {
 		return attended{spec: s, name: fmt.Sprintf("%d rows behind %d", rows, cached), batch: attend.Behind(cached, rows)}
 	}
 	round := func(context, width, length int) attended {
-		return attended{spec: qwen3, name: fmt.Sprintf("%d beams of %d behind %d", width, length, context), batch: attend.Beams(context, width, length)}
+		return attended{spec: qwen3, name: fmt.Sprintf("%d beams of %d behind %d", width, length, context),
+			batch: attend.Beams(context, width, length)}
 	}
 	return []attended{
 		plain(qwen2, 0, 256), plain(qwen2, 0, 1024), plain(qwen2, 0, 2048), plain(qwen2, 1000, 1516), plain(qwen2, 1500, 116),
 		plain(qwen2, 4000, 100), plain(qwen2, 2500, 300), plain(qwen2, 8000, 32),
-		beams(1000, 24, 15), beams(4000, 62, 45), round(1000, 256, 1), round(1000, 256, 2), round(3000, 128, 3), round(7000, 64, 2), plain(qwen3, 0, 1000), plain(qwen3, 800, 200),
+		beams(1000, 24, 15), beams(4000, 62, 45), round(1000, 256, 1), round(1000, 256, 2), round(3000, 128, 3),
+		round(7000, 64, 2), plain(qwen3, 0, 1000), plain(qwen3, 800, 200),
 	}
 }
 

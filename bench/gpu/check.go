@@ -19,7 +19,8 @@ type trial struct {
 // trials are small models on the forms of work that are timed: their attention is as wide as that of
 // the large ones, and cut into parts as theirs is.
 func trials() []trial {
-	mixed := trial{"mixed segments", small, []segment{{tokens: 7, cached: 7}, {tokens: 100, start: 7, chunk: userChunk, sees: []int32{0}},
+	mixed := trial{"mixed segments", small, []segment{
+		{tokens: 7, cached: 7}, {tokens: 100, start: 7, chunk: userChunk, sees: []int32{0}},
 		{tokens: 9, start: 107, sees: []int32{0, 1}}, {tokens: 5, start: 107, sees: []int32{1}},
 		{tokens: 8, start: 116, sees: []int32{0, 1, 2, 3}}}}
 	user := trial{"user behind items", decoder("12/2 heads", 1, 256, 12, 2, 128, 256, 500), nil}
@@ -29,7 +30,8 @@ func trials() []trial {
 		items = append(items, int32(i))
 	}
 	user.segments = append(user.segments, segment{tokens: 180, start: 10, chunk: userChunk, sees: items})
-	beams := trial{"beams behind a prompt", decoder("16/8 heads", 1, 256, 16, 8, 128, 256, 500), []segment{{tokens: 1000, cached: 1000}}}
+	beams := trial{"beams behind a prompt", decoder("16/8 heads", 1, 256, 16, 8, 128, 256, 500),
+		[]segment{{tokens: 1000, cached: 1000}}}
 	for range 64 {
 		beams.segments = append(beams.segments, segment{tokens: 3, cached: 2, start: 1000, sees: []int32{0}})
 	}

@@ -25,10 +25,10 @@ var (
 	}()
 )
 
-// limitFP8 bounds what models with weights of FP8 are off compute/ref. Both round the inputs of products, to steps of about 1/11
-// of a value. Values that differ by noise, δ of them, fall on two sides of a boundary now and then: that is √(δ/11) of the RMS, 1.5 %
-// after attention in bf16. It adds up from product to product, to at most what two roundings differ by: 3.8 %, and as much again
-// for each further layer, as their variances add.
+// limitFP8 bounds what models with weights of FP8 are off compute/ref. Both round the inputs of products, to steps of
+// about 1/11 of a value. Values that differ by noise, δ of them, fall on two sides of a boundary now and then: that is
+// √(δ/11) of the RMS, 1.5 % after attention in bf16. It adds up from product to product, to at most what two
+// roundings differ by: 3.8 %, and as much again for each further layer, as their variances add.
 const limitFP8 = 0.06
 
 // Searches that run together.
@@ -69,7 +69,8 @@ func measureFP8(ctx context.Context, o *Options, d cuda.Device, r *Report) error
 		c, err := checkCheckpoint(d, o.Checkpoint, o.Seed)
 		r.Checks, failed = append(r.Checks, c), errors.Join(failed, err)
 	}
-	for _, measure := range []func(context.Context, *Options, cuda.Device, *Report) error{prefillFP8, recommendFP8, searchesFP8, largeFP8} {
+	for _, measure := range []func(context.Context, *Options, cuda.Device, *Report) error{
+		prefillFP8, recommendFP8, searchesFP8, largeFP8} {
 		failed = errors.Join(failed, measure(ctx, o, d, r))
 	}
 	return failed
@@ -108,7 +109,8 @@ func prefillFP8(ctx context.Context, o *Options, d cuda.Device, r *Report) error
 	if err != nil {
 		return err
 	}
-	size := newLine("fp8-bytes", "memory of Qwen2-1.5B's products, FP8 to bf16", "×", []float64{float64(pair.fp8.bytes) / float64(pair.bf16.bytes)})
+	size := newLine("fp8-bytes", "memory of Qwen2-1.5B's products, FP8 to bf16",
+		"×", []float64{float64(pair.fp8.bytes) / float64(pair.bf16.bytes)})
 	size.Must, size.Aim = 0.56, 0.51
 	load := newLine("fp8-load", "weights of Qwen2-1.5B drawn and packed in FP8", "s", []float64{seconds})
 	r.Lines = append(r.Lines, size, load)
@@ -123,7 +125,8 @@ func prefillFP8(ctx context.Context, o *Options, d cuda.Device, r *Report) error
 	return nil
 }
 
-func (p *pairOf) prefill(ctx context.Context, o *Options, d cuda.Device, r *Report, tokens int, must, aim float64) error {
+func (p *pairOf) prefill(ctx context.Context, o *Options, d cuda.Device, r *Report, tokens int, must,
+	aim float64) error {
 	var run [2]func() error
 	for i, m := range []*model{p.bf16, p.fp8} {
 		s, err := m.open(d, tokens)
@@ -141,7 +144,8 @@ func (p *pairOf) prefill(ctx context.Context, o *Options, d cuda.Device, r *Repo
 	if err != nil {
 		return fmt.Errorf("%s, prefill of %d: %w", p.fp8.spec.name, tokens, err)
 	}
-	r.addPair(fmt.Sprintf("fp8-%s-%d", p.fp8.spec.name, tokens), fmt.Sprintf("%s, prefill 1 × %d", p.fp8.spec.name, tokens), took, must, aim)
+	r.addPair(fmt.Sprintf("fp8-%s-%d", p.fp8.spec.name, tokens),
+		fmt.Sprintf("%s, prefill 1 × %d", p.fp8.spec.name, tokens), took, must, aim)
 	return nil
 }
 
@@ -161,7 +165,8 @@ func searchesFP8(ctx context.Context, o *Options, d cuda.Device, r *Report) erro
 	return pair.search(ctx, o, d, r, "fp8-searches", searchCodes, searches, searchTokens, searchWidth, 1.15, 1.3)
 }
 
-func (p *pairOf) search(ctx context.Context, o *Options, d cuda.Device, r *Report, key string, codes, prompts, tokens, width int, must, aim float64) error {
+func (p *pairOf) search(ctx context.Context, o *Options, d cuda.Device, r *Report, key string, codes, prompts, tokens,
+	width int, must, aim float64) error {
 	var run [2]func() error
 	for i, m := range []*model{p.bf16, p.fp8} {
 		x, err := newRecommendation(d, m, recommendItems, codes, prompts, tokens, width, o.Seed)

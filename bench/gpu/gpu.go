@@ -28,17 +28,18 @@ type Options struct {
 	NoRank  bool  // leave out the rankings
 	// NoRecommend leaves out the recommendations.
 	NoRecommend bool
-	NoKernels   bool   // leave out single operations
-	FP8         bool   // measure weights of FP8 beside those of bf16, and nothing else
-	Checkpoint  string // a folder, whose hidden states with weights of FP8 are held against compute/ref as well; none: no such
-	Tune        bool   // measure anew how attention is best cut
-	Peers       string // a Python with torch and transformers that runs the peers; none: no peers
-	Rank        string // a report of `bench rank --json` on the same device whose sustained rates are to be shown
-	JSON        bool   // write the report as JSON, not as a table
-	File        string // where to write the report as JSON besides
-	Device      cuda.Options
-	Seed        uint64 // of weights and inputs; from the clock
-	NoChecks    bool   // for profilers: time without checking first
+	NoKernels   bool // leave out single operations
+	FP8         bool // measure weights of FP8 beside those of bf16, and nothing else
+	// a folder, whose hidden states with weights of FP8 are held against compute/ref as well; none: no such
+	Checkpoint string
+	Tune       bool   // measure anew how attention is best cut
+	Peers      string // a Python with torch and transformers that runs the peers; none: no peers
+	Rank       string // a report of `bench rank --json` on the same device whose sustained rates are to be shown
+	JSON       bool   // write the report as JSON, not as a table
+	File       string // where to write the report as JSON besides
+	Device     cuda.Options
+	Seed       uint64 // of weights and inputs; from the clock
+	NoChecks   bool   // for profilers: time without checking first
 }
 
 func (o *Options) setDefaults() {
@@ -181,7 +182,8 @@ func measure(ctx context.Context, o *Options, d cuda.Device, r *Report) error {
 func rankLines(took [][]float64) []Line {
 	alone, scattered, whole, all := took[rankAlone], took[rankScattered], took[rankWhole], took[rankAll]
 	main := newLine("rank", "rank, 1,500-token user, 100 cached items", "ms", scattered)
-	main.Peers = []Peer{{Name: "the user alone", Value: report.Median(alone)}, {Name: "keys in one piece", Value: report.Median(whole)},
+	main.Peers = []Peer{{Name: "the user alone", Value: report.Median(alone)},
+		{Name: "keys in one piece", Value: report.Median(whole)},
 		{Name: "everything recomputed", Value: report.Median(all)}}
 	user := newLine("rank-user", "  to the user alone", "×", report.Ratios(scattered, alone))
 	user.Must, user.Aim = 1.12, 1.08

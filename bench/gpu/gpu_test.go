@@ -48,7 +48,8 @@ func TestReportIsATable(t *testing.T) {
 	if err := r.write(&out, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"cuda (test)", "prefill 1 × 256", "2.5", "MISS", "torch.compile 3.6", "must", "aim", "2 of 3 lines", "512 keys", "5.0 %", "1.020 ×"} {
+	for _, part := range []string{"cuda (test)", "prefill 1 × 256", "2.5", "MISS", "torch.compile 3.6", "must", "aim",
+		"2 of 3 lines", "512 keys", "5.0 %", "1.020 ×"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("the table does not say %q:\n%s", part, out.String())
 		}
@@ -65,9 +66,11 @@ func TestSustainedRates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(`{"workloads":[{"name":"books","policies":[{"name":"UP","found":{"rate":20}},{"name":"RE"},{"name":"auto","found":{"rate":36}}]}]}`)
+	write(
+		`{"workloads":[{"name":"books","policies":[{"name":"UP","found":{"rate":20}},{"name":"RE"},{"name":"auto","found":{"rate":36}}]}]}`)
 	lines, err := sustainedRates(file)
-	if err != nil || len(lines) != 1 || lines[0].Median != 1.8 || !lines[0].holds(lines[0].Must) || lines[0].holds(lines[0].Aim) {
+	if err != nil || len(lines) != 1 || lines[0].Median != 1.8 || !lines[0].holds(lines[0].Must) ||
+		lines[0].holds(lines[0].Aim) {
 		t.Errorf("%+v, %v", lines, err)
 	}
 	for _, bad := range []string{"", "{", `{"workloads":[{"name":"books","policies":[{"name":"UP"}]}]}`} {

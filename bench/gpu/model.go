@@ -21,8 +21,9 @@ type spec struct {
 }
 
 func decoder(name string, layers, hidden, heads, kvHeads, headDim, inter, vocab int) spec {
-	s := spec{name: name, vocab: vocab, bias: true, weights: compute.BF16, shape: compute.Shape{Layers: layers, Hidden: hidden, Heads: heads,
-		KVHeads: kvHeads, HeadDim: headDim, Inter: inter, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}}
+	s := spec{name: name, vocab: vocab, bias: true, weights: compute.BF16,
+		shape: compute.Shape{Layers: layers, Hidden: hidden, Heads: heads,
+			KVHeads: kvHeads, HeadDim: headDim, Inter: inter, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}}
 	for i := range headDim / 2 {
 		s.shape.Rope.InvFreq = append(s.shape.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(headDim))))
 	}
@@ -94,7 +95,8 @@ func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 	m.norm = vector(sh.Hidden, 1, 0.2)
 	for range sh.Layers {
 		first = next
-		a := compute.AttentionWeights{Norm: vector(sh.Hidden, 1, 0.2), QKV: linear(tensor(q+2*kv, sh.Hidden)), Out: linear(tensor(sh.Hidden, q))}
+		a := compute.AttentionWeights{Norm: vector(sh.Hidden, 1, 0.2), QKV: linear(tensor(q+2*kv, sh.Hidden)),
+			Out: linear(tensor(sh.Hidden, q))}
 		if s.bias {
 			a.QKVBias = vector(q+2*kv, 0, 0.2)
 		}
@@ -107,7 +109,8 @@ func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 			m.bytes += gateUp.Bytes()
 		}
 		m.attention = append(m.attention, a)
-		m.ffn = append(m.ffn, compute.FFNWeights{Norm: vector(sh.Hidden, 1, 0.2), GateUp: gateUp, Down: linear(tensor(sh.Hidden, sh.Inter))})
+		m.ffn = append(m.ffn, compute.FFNWeights{Norm: vector(sh.Hidden, 1, 0.2), GateUp: gateUp,
+			Down: linear(tensor(sh.Hidden, sh.Inter))})
 		if failed != nil {
 			return nil, failed
 		}
@@ -232,13 +235,15 @@ func (s *subject) ranking() ([]*workCase, error) {
 	}
 	plans := map[int][]segment{
 		rankAlone: {{tokens: rankUser, chunk: userChunk}, {tokens: rankInstruction, start: rankUser, sees: []int32{0}}},
-		rankWhole: {{tokens: rankItems * rankItem, cached: rankItems * rankItem}, {tokens: rankUser, start: rankItem, sees: []int32{0}, chunk: userChunk},
+		rankWhole: {{tokens: rankItems * rankItem, cached: rankItems * rankItem},
+			{tokens: rankUser, start: rankItem, sees: []int32{0}, chunk: userChunk},
 			{tokens: rankInstruction, start: rankItem + rankUser, sees: []int32{0, 1}}},
 		rankScattered: items(rankItem),
 		rankAll:       items(0),
 	}
 	out := make([]*workCase, len(plans))
-	for i, name := range []string{"rank: the user alone", "rank: 100 cached items", "rank: the same keys in one piece", "rank: everything recomputed"} {
+	for i, name := range []string{"rank: the user alone", "rank: 100 cached items", "rank: the same keys in one piece",
+		"rank: everything recomputed"} {
 		c, err := s.plan(name, plans[i]...)
 		if err != nil {
 			return nil, err

@@ -83,7 +83,8 @@ func sustainedRates(file string) ([]Line, error) {
 	var out []Line
 	for _, w := range report.Workloads {
 		rates := map[string]float64{}
-		l := Line{Key: "sustained-" + w.Name, Name: "sustained ranking, " + w.Name + ", auto to UP", Unit: "×", Must: 1.6, Aim: 2, AtLeast: true}
+		l := Line{Key: "sustained-" + w.Name, Name: "sustained ranking, " + w.Name + ", auto to UP", Unit: "×", Must: 1.6,
+			Aim: 2, AtLeast: true}
 		for _, p := range w.Policies {
 			if p.Found == nil {
 				continue

@@ -35,7 +35,8 @@ type recommendation struct {
 }
 
 // newRecommendation packs a model and a catalog and lays out the prompt.
-func newRecommendation(d compute.Device, m *model, items, codes, prompts, tokens, width int, seed uint64) (*recommendation, error) {
+func newRecommendation(d compute.Device, m *model, items, codes, prompts, tokens, width int,
+	seed uint64) (*recommendation, error) {
 	trees, ok := d.(compute.Trees)
 	if !ok {
 		return nil, errors.New("the device runs no searches")
@@ -175,7 +176,8 @@ func checkSearch(d compute.Device, seed uint64) error {
 	}
 	for i := range ranked[0] {
 		if !(math.Abs(ranked[0][i]-ranked[1][i]) <= limit) {
-			return fmt.Errorf("result %d of a search has score %.4f, by the host's rounds %.4f (seed %d)", i, -ranked[1][i], -ranked[0][i], seed)
+			return fmt.Errorf("result %d of a search has score %.4f, by the host's rounds %.4f (seed %d)", i, -ranked[1][i],
+				-ranked[0][i], seed)
 		}
 	}
 	return nil
@@ -214,6 +216,7 @@ func measureRecommend(ctx context.Context, o *Options, d compute.Device) ([]Line
 	l := newLine("recommend", "recommend, Qwen3-1.7B, 1,000 tokens, 256 beams", "ms", took[0])
 	l.Must, l.Aim = 11, 9.3
 	// What NVIDIA reports for the same sizes; it was not run.
-	l.Peers = []Peer{{Name: "the prompt alone", Value: report.Median(took[1])}, {Name: "SID-GR on an H100, as reported", Value: 17.6}}
+	l.Peers = []Peer{{Name: "the prompt alone", Value: report.Median(took[1])},
+		{Name: "SID-GR on an H100, as reported", Value: 17.6}}
 	return []Line{l}, nil
 }

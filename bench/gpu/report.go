@@ -57,7 +57,8 @@ func (r *Report) table(p *printer) {
 				verdict = "must"
 			}
 		}
-		p.printf("%-46s %9s %9s %9s %-4s %7s %7s %5s  %s\n", l.Name, number(l.Median), number(l.Least), number(l.P90), l.Unit, number(l.Must), number(l.Aim), verdict, beside(l.Peers))
+		p.printf("%-46s %9s %9s %9s %-4s %7s %7s %5s  %s\n", l.Name, number(l.Median), number(l.Least), number(l.P90), l.Unit,
+			number(l.Must), number(l.Aim), verdict, beside(l.Peers))
 	}
 	p.printf("%d of %d lines with a bar reach what they must\n", bars-missed, bars)
 }
@@ -77,11 +78,13 @@ func (r *Report) splits(p *printer) {
 	p.printf("\nattention of a layer by how its work is cut, µs; no model was fitted to these shapes\n")
 	head := fmt.Sprintf("%-42s %8s %9s %8s %8s   %-14s %s\n", "", "fixed", "512 keys", "chosen", "best", "chosen", "best")
 	for _, m := range r.Models {
-		p.printf("%s: predictions are off by %.1f %%; choices for held-out lessons are %.3f × as fast as the fixed split\n", m.Name, 100*m.Off, m.Gain)
+		p.printf("%s: predictions are off by %.1f %%; choices for held-out lessons are %.3f × as fast as the fixed split\n",
+			m.Name, 100*m.Off, m.Gain)
 	}
 	p.printf("%s", head)
 	for _, s := range r.Splits {
-		p.printf("%-42s %8.2f %9s %8.2f %8.2f   %-14s %s\n", s.Name, s.Fixed, number(s.Keys), s.Chosen, s.Best, wayName(s.Way), wayName(s.BestBy))
+		p.printf("%-42s %8.2f %9s %8.2f %8.2f   %-14s %s\n", s.Name, s.Fixed, number(s.Keys), s.Chosen, s.Best,
+			wayName(s.Way), wayName(s.BestBy))
 	}
 }
 

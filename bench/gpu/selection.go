@@ -74,7 +74,8 @@ func (s *selections) open(copies int, seed uint64) (err error) {
 
 // add makes a round with random scores and logits.
 func (s *selections) add(i int, r *rand.Rand) error {
-	logits, scores, nodes := make([]float32, selectBeams*selectCodes), make([]float64, selectBeams), make([]uint32, selectBeams)
+	logits, scores, nodes := make([]float32, selectBeams*selectCodes), make([]float64, selectBeams),
+		make([]uint32, selectBeams)
 	for j := range logits {
 		logits[j] = float32(3 * r.NormFloat64())
 	}
@@ -210,7 +211,10 @@ func checkSelection(d cuda.Device, seed uint64) (out Check, err error) {
 // that sorting puts first.
 func compareChosen(got, all []path) (worst float64, err error) {
 	sorted := slices.Clone(all)
-	slices.SortFunc(sorted, func(a, b path) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.node, b.node)) })
+	slices.SortFunc(sorted, func(a, b path) int {
+		return cmp.Or(cmp.Compare(b.score, a.score),
+			cmp.Compare(a.node, b.node))
+	})
 	cut := sorted[len(got)-1].score
 	has := map[uint32]bool{}
 	for i, g := range got {
@@ -220,13 +224,15 @@ func compareChosen(got, all []path) (worst float64, err error) {
 		want := all[g.node].score
 		worst = max(worst, math.Abs(g.score-want))
 		if !(math.Abs(g.score-want) <= normOff) || want < cut-2*normOff {
-			return worst, fmt.Errorf("node %d has score %v, want %v; the last that sorting keeps has %v", g.node, g.score, want, cut)
+			return worst, fmt.Errorf("node %d has score %v, want %v; the last that sorting keeps has %v", g.node, g.score, want,
+				cut)
 		}
 		has[g.node] = true
 	}
 	for _, w := range sorted[:len(got)] {
 		if !has[w.node] && w.score > cut+2*normOff {
-			return worst, fmt.Errorf("node %d with score %v is not chosen; the last that sorting keeps has %v", w.node, w.score, cut)
+			return worst, fmt.Errorf("node %d with score %v is not chosen; the last that sorting keeps has %v", w.node, w.score,
+				cut)
 		}
 	}
 	return worst, nil

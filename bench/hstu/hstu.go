@@ -31,7 +31,8 @@ import (
 	"grebe/prompt"
 )
 
-// New is how many events there are since the last visit, and Shortest the length of the shortest history, unless options say otherwise.
+// New is how many events there are since the last visit, and Shortest the length of the shortest history, unless
+// options say otherwise.
 const (
 	New      = 20
 	Shortest = 1000
@@ -279,7 +280,8 @@ func (r *Report) write(w io.Writer, o *Options) error {
 	t := report.Table(w)
 	fmt.Fprintf(t, "events\tcold ms\t%d new ms\tof which heads\tKV MiB\tpeak MiB\t\n", o.New)
 	for _, l := range r.Lines {
-		fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t\n", l.Events, l.Cold, l.Returning, l.Heads, float64(l.KVBytes)/(1<<20),
+		fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t\n", l.Events, l.Cold, l.Returning, l.Heads,
+			float64(l.KVBytes)/(1<<20),
 			float64(l.PeakMemory)/(1<<20))
 	}
 	if err := t.Flush(); err != nil {

@@ -16,7 +16,8 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Lines) != 2 || r.Lines[1].Events != 200 || r.Lines[1].KVBytes == 0 || !strings.Contains(out.String(), "the best 100 of 500 items") {
+	if len(r.Lines) != 2 || r.Lines[1].Events != 200 || r.Lines[1].KVBytes == 0 ||
+		!strings.Contains(out.String(), "the best 100 of 500 items") {
 		t.Errorf("the report is %+v, the table\n%s", r, &out)
 	}
 }

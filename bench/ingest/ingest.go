@@ -1,5 +1,5 @@
-// Package ingest measures imports: items per second that are parsed and checked, and that are durable in a catalog, from
-// CSV and Parquet, and events per second.
+// Package ingest measures imports: items per second that are parsed and checked, and that are durable in a catalog,
+// from CSV and Parquet, and events per second.
 package ingest
 
 import (
@@ -125,16 +125,18 @@ func measure(ctx context.Context, path string, n int, dry bool, data string) (Ro
 		return Row{}, err
 	}
 	took, cpu := time.Since(begun).Seconds(), cpuSeconds()-before
-	if want := []string{fmt.Sprintf(" %d created,", n), fmt.Sprintf(" %d new,", n)}; !slices.ContainsFunc(want, func(s string) bool {
-		return strings.Contains(out.String(), s)
-	}) {
+	if want := []string{fmt.Sprintf(" %d created,", n), fmt.Sprintf(" %d new,", n)}; !slices.ContainsFunc(want,
+		func(s string) bool {
+			return strings.Contains(out.String(), s)
+		}) {
 		return Row{}, fmt.Errorf("not all of %d records were imported: %s", n, out.String())
 	}
 	what := filepath.Base(path) + ", durable"
 	if dry {
 		what = filepath.Base(path) + ", parsed and checked"
 	}
-	return Row{What: what, Records: n, Bytes: info.Size(), Seconds: took, CPU: cpu, Rate: float64(n) / took, PeakMB: peak()}, os.RemoveAll(data)
+	return Row{What: what, Records: n, Bytes: info.Size(), Seconds: took, CPU: cpu, Rate: float64(n) / took,
+		PeakMB: peak()}, os.RemoveAll(data)
 }
 
 // cpuSeconds returns the CPU time of the process so far.

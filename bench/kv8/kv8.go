@@ -106,7 +106,8 @@ func ask(ctx context.Context, formats [2]Format, req *grebev1.RankRequest, swap 
 }
 
 func newAnswer(r *grebev1.RankResponse, candidates int) answer {
-	a := answer{logits: make([]float64, candidates), scores: make([]float64, candidates), computeMs: r.GetTimingMs().GetCompute()}
+	a := answer{logits: make([]float64, candidates), scores: make([]float64, candidates),
+		computeMs: r.GetTimingMs().GetCompute()}
 	for _, x := range r.Results {
 		a.logits[x.Index], a.scores[x.Index] = float64(x.Logit), x.Score
 		a.order = append(a.order, int(x.Index))
@@ -154,8 +155,10 @@ func (c *comparison) add(q *eval.Question, a [2]answer) {
 
 func (c *comparison) line(way string, seed uint64) Line {
 	n, values := float64(len(c.tau)), float64(max(c.values, 1))
-	l := Line{Way: way, Questions: len(c.tau), Spread: math.Sqrt(c.spread / values), Logit: math.Sqrt(c.logit / values), Worst: c.worst, Score: c.score / values,
-		Tau: eval.Mean(c.tau, seed), Top10: eval.Mean(c.top, seed), First: float64(c.same) / n, Change: eval.Mean(c.change, seed)}
+	l := Line{Way: way, Questions: len(c.tau), Spread: math.Sqrt(c.spread / values), Logit: math.Sqrt(c.logit / values),
+		Worst: c.worst, Score: c.score / values,
+		Tau: eval.Mean(c.tau, seed), Top10: eval.Mean(c.top, seed), First: float64(c.same) / n,
+		Change: eval.Mean(c.change, seed)}
 	for i := range c.times {
 		l.ComputeMs[i] = report.Median(c.times[i])
 		l.NDCG[i] = c.ndcg[i] / n

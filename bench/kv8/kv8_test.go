@@ -52,13 +52,15 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := eval.Shop(sh, 5)
-	r, err := Run(t.Context(), d, [2]Format{{"bf16", byPlace{}, 100}, {"fp8", byPlace{off: 3}, 50}}, Options{Ways: []eval.Way{{Name: "user-first", Prefix: "user"}}, Seed: 1})
+	r, err := Run(t.Context(), d, [2]Format{{"bf16", byPlace{}, 100}, {"fp8", byPlace{off: 3}, 50}},
+		Options{Ways: []eval.Way{{Name: "user-first", Prefix: "user"}}, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := r.Lines[0]
 	n := float64(len(d.Questions[0].Candidates))
-	if want := 1 - 4/(n*(n-1)); l.Questions != 5 || l.Logit > 1e-12 || l.Top10.Value != 1 || l.First != 0 || math.Abs(l.Tau.Value-want) > 1e-12 {
+	if want := 1 - 4/(n*(n-1)); l.Questions != 5 || l.Logit > 1e-12 || l.Top10.Value != 1 || l.First != 0 ||
+		math.Abs(l.Tau.Value-want) > 1e-12 {
 		t.Errorf("got %+v, want no difference but the first two exchanged", l)
 	}
 	var text, data bytes.Buffer

@@ -110,8 +110,10 @@ func TestCompareUnderDrift(t *testing.T) {
 				return r, err
 			}}
 		}
-		c, err := Compare(t.Context(), CompareOptions{Blocks: 15, Warmup: 1, Metrics: []Metric{ByThroughput, ByP50, ByExtra("reused")}},
-			[]Variant{variant("base", 10*time.Millisecond), variant("twice", 5*time.Millisecond), variant("same", 10*time.Millisecond)})
+		c, err := Compare(t.Context(), CompareOptions{Blocks: 15, Warmup: 1,
+			Metrics: []Metric{ByThroughput, ByP50, ByExtra("reused")}},
+			[]Variant{variant("base", 10*time.Millisecond), variant("twice", 5*time.Millisecond),
+				variant("same", 10*time.Millisecond)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +146,8 @@ func TestCompareUnderDrift(t *testing.T) {
 
 func TestCompareStopsAtAnError(t *testing.T) {
 	down := errors.New("down")
-	_, err := Compare(t.Context(), CompareOptions{}, []Variant{{"a", func(context.Context, int) (Result, error) { return Result{}, down }}})
+	_, err := Compare(t.Context(), CompareOptions{}, []Variant{
+		{"a", func(context.Context, int) (Result, error) { return Result{}, down }}})
 	if !errors.Is(err, down) || !strings.Contains(err.Error(), "a in block 0") {
 		t.Errorf("error %v", err)
 	}
@@ -181,7 +184,8 @@ func TestMerge(t *testing.T) {
 		a.Extra, b.Extra = map[string]float64{"x": 1}, map[string]float64{"x": 3}
 		m := Merge(a, b)
 		checkBooks(t, &m)
-		if m.Name != "a" || m.Requests != 60 || m.Good != 30 || m.Seconds != 4 || m.Throughput != 15 || m.Latency.Mean != 5 || m.Extra["x"] != 2 {
+		if m.Name != "a" || m.Requests != 60 || m.Good != 30 || m.Seconds != 4 || m.Throughput != 15 || m.Latency.Mean != 5 ||
+			m.Extra["x"] != 2 {
 			t.Errorf("merged %+v", m)
 		}
 		near(t, "P99", m.Latency.P99, 9, 0.001)
@@ -193,7 +197,8 @@ func TestMerge(t *testing.T) {
 func TestReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(10, 3*time.Millisecond)
-		r := open(t, Options{Name: "games", Arrivals: workload.Uniform(100), Duration: time.Second, SLO: time.Millisecond}, s.do)
+		r := open(t, Options{Name: "games", Arrivals: workload.Uniform(100), Duration: time.Second, SLO: time.Millisecond},
+			s.do)
 		r.Extra = map[string]float64{"tokens reused": 0.58}
 		r.Errors["shed"] = 4
 		var b strings.Builder

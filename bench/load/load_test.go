@@ -95,7 +95,8 @@ func TestOpenLoopCountsExactly(t *testing.T) {
 		var at []time.Duration
 		start := time.Now()
 		r := open(t, Options{
-			Name: "exact", Arrivals: workload.Uniform(200), Warmup: time.Second, Duration: 5 * time.Second, First: 10, SLO: 3 * time.Millisecond,
+			Name: "exact", Arrivals: workload.Uniform(200), Warmup: time.Second, Duration: 5 * time.Second, First: 10,
+			SLO: 3 * time.Millisecond,
 		}, func(_ context.Context, i int) error {
 			mu.Lock()
 			for len(at) <= i {
@@ -107,7 +108,8 @@ func TestOpenLoopCountsExactly(t *testing.T) {
 			return nil
 		})
 		if r.Requests != 1000 || r.Answered != 1000 || r.Good != 1000 || r.Held != 0 || len(r.Errors) != 0 || r.Next != 1210 {
-			t.Errorf("%d requests, %d answered, %d good, %d held, errors %v, next %d", r.Requests, r.Answered, r.Good, r.Held, r.Errors, r.Next)
+			t.Errorf("%d requests, %d answered, %d good, %d held, errors %v, next %d", r.Requests, r.Answered, r.Good, r.Held,
+				r.Errors, r.Next)
 		}
 		if r.Offered != 200 || r.Throughput != 200 || r.Goodput != 200 || r.Seconds != 5 {
 			t.Errorf("offered %v, answered %v, good %v per second over %v s", r.Offered, r.Throughput, r.Goodput, r.Seconds)
@@ -134,7 +136,8 @@ func TestStallShowsInPercentiles(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(1, time.Millisecond)
 				s.stallAt, s.stall = 5*time.Second, time.Second
-				r := open(t, Options{Arrivals: workload.Uniform(100), Duration: 10 * time.Second, InFlight: inFlight, SLO: 50 * time.Millisecond}, s.do)
+				r := open(t, Options{Arrivals: workload.Uniform(100), Duration: 10 * time.Second, InFlight: inFlight,
+					SLO: 50 * time.Millisecond}, s.do)
 				near(t, "P50", r.Latency.P50, 1, 0.01)
 				near(t, "P99", r.Latency.P99, 911, 0.02) // of 1000 the eleventh of the delays 1001, 992, 983, …
 				near(t, "max", r.Latency.Max, 1001, 0.001)
@@ -167,13 +170,15 @@ func TestOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(1, 20*time.Millisecond)
 		start := time.Now()
-		r := open(t, Options{Arrivals: workload.Uniform(100), Duration: 10 * time.Second, InFlight: 10, Drain: 5 * time.Second}, s.do)
+		r := open(t, Options{Arrivals: workload.Uniform(100), Duration: 10 * time.Second, InFlight: 10,
+			Drain: 5 * time.Second}, s.do)
 		// The last request is due at 9.99 s.
 		if took := time.Since(start); took != 14990*time.Millisecond {
 			t.Errorf("the run took %v, want 14.99 s", took)
 		}
 		if r.Requests != 1000 || r.Answered != 749 || r.Errors[Unfinished] != 10 || r.Errors[Unsent] != 241 {
-			t.Errorf("%d requests, %d answered, errors %v; want 1000, 749, 10 unfinished and 241 unsent", r.Requests, r.Answered, r.Errors)
+			t.Errorf("%d requests, %d answered, errors %v; want 1000, 749, 10 unfinished and 241 unsent", r.Requests, r.Answered,
+				r.Errors)
 		}
 		near(t, "throughput", r.Throughput, 50, 0.01)
 		// Unsent requests were due from 7.59 s on: the longest delay is that of the last one answered or
@@ -248,10 +253,12 @@ func TestCanceledRunsReturn(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		s := newServer(1, time.Hour)
-		if _, err := Open(ctx, Options{Arrivals: workload.Uniform(10), Duration: time.Minute, InFlight: 5}, s.do); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := Open(ctx, Options{Arrivals: workload.Uniform(10), Duration: time.Minute, InFlight: 5},
+			s.do); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("open: %v", err)
 		}
-		if _, err := Closed(ctx, Options{Workers: 3, Duration: time.Minute}, s.do); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := Closed(ctx, Options{Workers: 3, Duration: time.Minute}, s.do); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("closed: %v", err)
 		}
 		if took := time.Since(start); took != 3*time.Second {
@@ -284,7 +291,8 @@ func TestClosedLoop(t *testing.T) {
 				}
 				checkBooks(t, &r)
 				if r.Requests != c.requests || r.Next != c.sent || math.Abs(r.Seconds-c.seconds) > 1e-9 {
-					t.Errorf("%d requests of %d sent in %v s, want %d of %d in %v", r.Requests, r.Next, r.Seconds, c.requests, c.sent, c.seconds)
+					t.Errorf("%d requests of %d sent in %v s, want %d of %d in %v", r.Requests, r.Next, r.Seconds, c.requests, c.sent,
+						c.seconds)
 				}
 				near(t, "throughput", r.Throughput, 400, 1e-9)
 				near(t, "latency", r.Latency.P99, 10, 1e-9)
@@ -314,12 +322,13 @@ func TestClosedLoopGivesUpOnAStuckServer(t *testing.T) {
 func TestRealTime(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[int]int{}
-	r := open(t, Options{Arrivals: workload.Poisson(20_000, 1), Requests: 500, WarmupRequests: 50, InFlight: 16}, func(_ context.Context, i int) error {
-		mu.Lock()
-		defer mu.Unlock()
-		seen[i]++
-		return nil
-	})
+	r := open(t, Options{Arrivals: workload.Poisson(20_000, 1), Requests: 500, WarmupRequests: 50, InFlight: 16},
+		func(_ context.Context, i int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[i]++
+			return nil
+		})
 	if r.Requests != 500 || len(seen) != 550 {
 		t.Errorf("%d measured, %d sent; want 500 and 550", r.Requests, len(seen))
 	}
@@ -357,7 +366,8 @@ func TestSearchInBoundedTime(t *testing.T) {
 		s := newServer(1, 10*time.Millisecond)
 		begun := time.Now()
 		f, err := Search(t.Context(), SearchOptions{
-			Run: Options{Duration: 10 * time.Second, SLO: 50 * time.Millisecond}, Start: 20, Repeats: 1, Precision: .001, Time: 45 * time.Second}, s.do)
+			Run: Options{Duration: 10 * time.Second, SLO: 50 * time.Millisecond}, Start: 20, Repeats: 1, Precision: .001,
+			Time: 45 * time.Second}, s.do)
 		if err != nil || !f.Cut || f.Rate == 0 || f.Limit == 0 {
 			t.Errorf("%v: found %v, limit %v, cut %v", err, f.Rate, f.Limit, f.Cut)
 		}

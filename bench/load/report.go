@@ -70,11 +70,13 @@ func (c *Comparison) Write(w io.Writer) error {
 	if err := WriteTable(w, results...); err != nil || len(c.Variants) == 0 {
 		return err
 	}
-	fmt.Fprintf(w, "\nMedians of %d interleaved blocks, ratios to %s with %.0f %% confidence\n", c.Blocks, c.Variants[0].Name, 100*c.Confidence)
+	fmt.Fprintf(w, "\nMedians of %d interleaved blocks, ratios to %s with %.0f %% confidence\n", c.Blocks,
+		c.Variants[0].Name, 100*c.Confidence)
 	t := report.Table(w)
 	for i := range c.Variants {
 		for _, m := range c.Variants[i].Metrics {
-			fmt.Fprintf(t, "%s\t%s\t%s\t×%.3f\t[%.3f, %.3f]\t\n", c.Variants[i].Name, m.Metric, short(m.Median), m.Ratio, m.Low, m.High)
+			fmt.Fprintf(t, "%s\t%s\t%s\t×%.3f\t[%.3f, %.3f]\t\n", c.Variants[i].Name, m.Metric, short(m.Median), m.Ratio, m.Low,
+				m.High)
 		}
 	}
 	return t.Flush()

@@ -124,7 +124,8 @@ type recorder struct {
 }
 
 func newRecorder(o *Options) *recorder {
-	return &recorder{name: o.Name, slo: o.SLO, classify: o.Classify, latency: newTrack(), lag: newTrack(), errors: map[string]int{}}
+	return &recorder{name: o.Name, slo: o.SLO, classify: o.Classify, latency: newTrack(), lag: newTrack(),
+		errors: map[string]int{}}
 }
 
 // abandon has hopeless called when more of the planned requests missed the SLO than it allows.

@@ -18,8 +18,8 @@ type SearchOptions struct {
 	// Arrivals makes the arrivals of a run; Poisson, seeded by its number.
 	Arrivals func(rate float64, run int) workload.Arrivals
 	// Start is the first rate tried, per second; it is multiplied or divided by Step (2) until one rate
-	// keeps the SLO and one does not. A smaller step is squared each time, until it is 2. A tenth of a closed loop's throughput is a good one, or nearly all of it
-	// with a small step.
+	// keeps the SLO and one does not. A smaller step is squared each time, until it is 2. A tenth of a closed loop's
+	// throughput is a good one, or nearly all of it with a small step.
 	Start, Step float64
 	// Max and Min bound the rates tried; 1024 times Start and Start/1024. Below Min the search ends with 0.
 	Max, Min float64

@@ -56,7 +56,8 @@ func classOf(err error) string {
 // rank asks for a ranking of so many items.
 func (c *client) rank(ctx context.Context, i, candidates int, deadline time.Duration) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"model":%q,"user":{"text":"Ada is into baking. Likes plain design.\n"},"prefix":%q,"top_k":1,"deadline_ms":%d,"candidates":[`,
+	fmt.Fprintf(&b,
+		`{"model":%q,"user":{"text":"Ada is into baking. Likes plain design.\n"},"prefix":%q,"top_k":1,"deadline_ms":%d,"candidates":[`,
 		c.models[i%len(c.models)], c.prefix, deadline.Milliseconds())
 	for k := range candidates {
 		if k > 0 {
@@ -87,7 +88,8 @@ func (c *client) rank(ctx context.Context, i, candidates int, deadline time.Dura
 	return nil
 }
 
-// account notes the time of an answer that the server did not see: before it read the request, and after it had the answer.
+// account notes the time of an answer that the server did not see: before it read the request, and after it had the
+// answer.
 func (c *client) account(text []byte, took time.Duration) {
 	var answer struct {
 		Timing struct {
@@ -120,16 +122,18 @@ func (c *client) prepare(ctx context.Context, o *Options, r *Report) error {
 		return err
 	}
 	var err error
-	if r.RequestMS, r.Capacity, err = c.calibrate(ctx, o.Least, max(3*time.Second, min(15*time.Second, o.Duration/3))); err != nil {
+	if r.RequestMS, r.Capacity, err = c.calibrate(ctx, o.Least,
+		max(3*time.Second, min(15*time.Second, o.Duration/3))); err != nil {
 		return err
 	}
 	r.Candidates = c.candidates
 	return nil
 }
 
-// calibrate finds how many items a request needs to take so long, its time in milliseconds, and how many such requests the server
-// answers per second.
-func (c *client) calibrate(ctx context.Context, least, duration time.Duration) (requestMS, capacity float64, err error) {
+// calibrate finds how many items a request needs to take so long, its time in milliseconds, and how many such requests
+// the server answers per second.
+func (c *client) calibrate(ctx context.Context, least,
+	duration time.Duration) (requestMS, capacity float64, err error) {
 	for c.candidates = 2; ; c.candidates = c.candidates*5/4 + 1 {
 		median, err := c.median(ctx, 9)
 		if err != nil {
@@ -140,7 +144,8 @@ func (c *client) calibrate(ctx context.Context, least, duration time.Duration) (
 			break
 		}
 	}
-	res, err := load.Closed(ctx, load.Options{Name: "capacity", Workers: 4, Duration: duration, Warmup: time.Second, Timeout: patience, Classify: classOf},
+	res, err := load.Closed(ctx, load.Options{Name: "capacity", Workers: 4, Duration: duration, Warmup: time.Second,
+		Timeout: patience, Classify: classOf},
 		func(ctx context.Context, i int) error { return c.rank(ctx, i, c.candidates, patience) })
 	if err == nil && res.Throughput == 0 {
 		err = fmt.Errorf("measure the capacity: no answer, errors %v", res.Errors)

@@ -103,7 +103,8 @@ func (r *ImportReport) judge() {
 			}
 		}
 	}
-	r.Passed = r.Ratio <= importRatio && r.Refused == 0 && r.Failed == 0 && r.Beside.Events.Answered > 0 && r.Beside.Events.Latency.Max <= mostEventMS
+	r.Passed = r.Ratio <= importRatio && r.Refused == 0 && r.Failed == 0 && r.Beside.Events.Answered > 0 &&
+		r.Beside.Events.Latency.Max <= mostEventMS
 }
 
 // RunImport ranks and sends events at a rate that the server can do, in windows that take turns: alone, and beside
@@ -114,7 +115,8 @@ func RunImport(ctx context.Context, o ImportOptions, w io.Writer) (*ImportReport
 	if out, err := exec.CommandContext(ctx, o.Program, "index", "-c", o.Config).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("bench import: compute the items: %w\n%s", err, out)
 	}
-	addr, stop, err := start(ctx, o.Program, "serve", "-c", o.Config, "--admin-listen", "", "--grpc-listen", "", "--log-level", "error")
+	addr, stop, err := start(ctx, o.Program, "serve", "-c", o.Config, "--admin-listen", "", "--grpc-listen", "",
+		"--log-level", "error")
 	if err != nil {
 		return nil, fmt.Errorf("bench import: start the server: %w", err)
 	}
@@ -181,13 +183,15 @@ func (c *client) besideImports(ctx context.Context, o *ImportOptions) (*ImportRe
 }
 
 // window sends rankings and events for a while, and adds what became of them.
-func (c *client) window(ctx context.Context, o *ImportOptions, capacity float64, seed uint64, to *[2][]load.Result) error {
+func (c *client) window(ctx context.Context, o *ImportOptions, capacity float64, seed uint64,
+	to *[2][]load.Result) error {
 	var results [2]load.Result
 	var errs [2]error
 	var wg sync.WaitGroup
 	send := func(i int, name string, a workload.Arrivals, do load.Do) {
 		wg.Go(func() {
-			results[i], errs[i] = load.Open(ctx, load.Options{Name: name, Arrivals: a, Duration: o.Window, Timeout: patience, Classify: classOf}, do)
+			results[i], errs[i] = load.Open(ctx, load.Options{
+				Name: name, Arrivals: a, Duration: o.Window, Timeout: patience, Classify: classOf}, do)
 		})
 	}
 	send(0, "rankings", workload.Poisson(o.Share*capacity, seed), func(ctx context.Context, i int) error {
@@ -341,13 +345,15 @@ func (c *client) cpuSeconds(ctx context.Context) (float64, error) {
 }
 
 func (r *ImportReport) write(w io.Writer) error {
-	fmt.Fprintf(w, "Rankings of %d candidates with %d models in turn: %.1f ms by themselves, capacity %.1f/s; imports of %d changed items\n",
+	fmt.Fprintf(w, "Rankings of %d candidates with %d models in turn: %.1f ms by themselves, capacity %.1f/s; imports "+
+		"of %d changed items\n",
 		r.Candidates, r.Models, r.RequestMS, r.Capacity, r.Items)
 	fmt.Fprintf(w, "Imports acknowledged after %.1f s; busy after the window for %.1f s\n\n", r.ImportS, r.SettledS)
 	t := report.Table(w)
 	fmt.Fprintln(t, "\toffered/s\tanswers\tP50 ms\tP90 ms\tP99 ms\tmax ms\trefused or failed\t")
 	row := func(name string, x *load.Result) {
-		fmt.Fprintf(t, "%s\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%v\t\n", name, x.Offered, x.Answered, x.Latency.P50, x.Latency.P90, x.Latency.P99, x.Latency.Max, x.Errors)
+		fmt.Fprintf(t, "%s\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%v\t\n", name, x.Offered, x.Answered, x.Latency.P50,
+			x.Latency.P90, x.Latency.P99, x.Latency.Max, x.Errors)
 	}
 	row("rankings alone", &r.Alone.Rankings)
 	row("beside", &r.Beside.Rankings)
@@ -361,9 +367,11 @@ func (r *ImportReport) write(w io.Writer) error {
 		what string
 		ok   bool
 	}{
-		{fmt.Sprintf("P99 of rankings beside imports %.2f times that alone, at most %g", r.Ratio, importRatio), r.Ratio <= importRatio},
+		{fmt.Sprintf("P99 of rankings beside imports %.2f times that alone, at most %g", r.Ratio, importRatio),
+			r.Ratio <= importRatio},
 		{fmt.Sprintf("%d requests refused with 429, %d failed, at most 0", r.Refused, r.Failed), r.Refused+r.Failed == 0},
-		{fmt.Sprintf("all events acknowledged within %.1f ms, at most %d", r.Beside.Events.Latency.Max, mostEventMS), r.Beside.Events.Latency.Max <= mostEventMS},
+		{fmt.Sprintf("all events acknowledged within %.1f ms, at most %d", r.Beside.Events.Latency.Max, mostEventMS),
+			r.Beside.Events.Latency.Max <= mostEventMS},
 	} {
 		fmt.Fprintf(w, "%s  %s\n", verdict(line.ok), line.what)
 	}

@@ -8,7 +8,8 @@ import (
 	"grebe/bench/load"
 )
 
-// Beside an import the P99 of rankings may be 1.2 times that alone, nothing is refused, and every event is acknowledged soon.
+// Beside an import the P99 of rankings may be 1.2 times that alone, nothing is refused, and every event is acknowledged
+// soon.
 func TestImportBars(t *testing.T) {
 	result := func(p99, most float64, errors map[string]int) load.Result {
 		return load.Result{Answered: 100, Latency: load.Percentiles{P99: p99, Max: most}, Errors: errors}
@@ -25,13 +26,15 @@ func TestImportBars(t *testing.T) {
 		{"failed", result(50, 50, map[string]int{"504": 3}), result(20, 20, nil), "3 failed"},
 		{"late events", result(50, 50, nil), result(20, 101, nil), "FAIL  all events acknowledged within 101.0 ms"},
 	} {
-		r := ImportReport{Alone: Beside{Rankings: result(50, 50, nil)}, Beside: Beside{Rankings: c.rankings, Events: c.events}}
+		r := ImportReport{Alone: Beside{Rankings: result(50, 50, nil)},
+			Beside: Beside{Rankings: c.rankings, Events: c.events}}
 		r.judge()
 		var b bytes.Buffer
 		if err := r.write(&b); err != nil {
 			t.Fatal(err)
 		}
-		if r.Passed != (c.want == "") || !strings.Contains(b.String(), c.want) || r.Passed == strings.Contains(b.String(), "FAIL") {
+		if r.Passed != (c.want == "") || !strings.Contains(b.String(), c.want) ||
+			r.Passed == strings.Contains(b.String(), "FAIL") {
 			t.Errorf("%s: passed %v\n%s", c.name, r.Passed, b.String())
 		}
 	}

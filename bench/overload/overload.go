@@ -1,9 +1,9 @@
-// Package overload asks a server for more than it can do, and keeps it waiting in every way that a client can. It says whether
-// good requests are still answered in time.
+// Package overload asks a server for more than it can do, and keeps it waiting in every way that a client can. It says
+// whether good requests are still answered in time.
 //
-// The server is a process of its own, on all cores but the last; the client has the last. Requests are rankings that reuse
-// nothing and take at least 20 ms. Their rate is a multiple of what the server answers in a closed loop. Latency counts from
-// the time at which a request was due.
+// The server is a process of its own, on all cores but the last; the client has the last. Requests are rankings that
+// reuse nothing and take at least 20 ms. Their rate is a multiple of what the server answers in a closed loop. Latency
+// counts from the time at which a request was due.
 package overload
 
 import (
@@ -71,14 +71,15 @@ type Report struct {
 
 // Load is what became of requests at a multiple of the capacity.
 type Load struct {
-	Times     float64     `json:"times"`
-	Late      float64     `json:"late"`       // share of the answers
-	Goodput   float64     `json:"goodput"`    // answers in time, as a share of the capacity
-	Least     float64     `json:"least"`      // goodput that is wanted
-	AgainMS   float64     `json:"again_ms"`   // slowest of 20 requests 2 s after the load
-	Unanswers int         `json:"unanswered"` // of these
-	Outside50 float64     `json:"outside_p50_ms"`
-	Outside99 float64     `json:"outside_p99_ms"` // of answers' times: before the server read the request, and after it had the answer
+	Times     float64 `json:"times"`
+	Late      float64 `json:"late"`       // share of the answers
+	Goodput   float64 `json:"goodput"`    // answers in time, as a share of the capacity
+	Least     float64 `json:"least"`      // goodput that is wanted
+	AgainMS   float64 `json:"again_ms"`   // slowest of 20 requests 2 s after the load
+	Unanswers int     `json:"unanswered"` // of these
+	Outside50 float64 `json:"outside_p50_ms"`
+	// of answers' times: before the server read the request, and after it had the answer
+	Outside99 float64     `json:"outside_p99_ms"`
 	Result    load.Result `json:"result"`
 	Passed    bool        `json:"passed"`
 }
@@ -100,7 +101,8 @@ func least(times float64) float64 {
 // judge says whether a load passed.
 func (l *Load) judge(deadline time.Duration) {
 	l.Least = least(l.Times)
-	l.Passed = l.Late <= mostLate && l.Goodput >= l.Least && l.Unanswers == 0 && l.AgainMS <= float64(deadline.Milliseconds())
+	l.Passed = l.Late <= mostLate && l.Goodput >= l.Least && l.Unanswers == 0 &&
+		l.AgainMS <= float64(deadline.Milliseconds())
 }
 
 // Run measures and writes a report.
@@ -187,7 +189,8 @@ func (c *client) overload(ctx context.Context, o *Options, capacity, times float
 	c.takeOutside()
 	res, err := load.Open(ctx, load.Options{
 		Name: fmt.Sprintf("%g × capacity", times), Arrivals: workload.Poisson(times*capacity, seed), Duration: o.Duration,
-		Warmup: min(2*time.Second, o.Duration/10), InFlight: 4096, Timeout: o.Deadline + 10*time.Second, SLO: o.Deadline, Classify: classOf,
+		Warmup: min(2*time.Second, o.Duration/10), InFlight: 4096, Timeout: o.Deadline + 10*time.Second, SLO: o.Deadline,
+		Classify: classOf,
 	}, func(ctx context.Context, i int) error { return c.rank(ctx, i, c.candidates, o.Deadline) })
 	if err != nil {
 		return nil, err
@@ -221,11 +224,13 @@ func verdict(passed bool) string {
 }
 
 func (r *Report) write(w io.Writer) error {
-	fmt.Fprintf(w, "Rankings of %d candidates, nothing reused: %.1f ms by themselves, capacity %.1f/s, deadline %.0f ms\n\n", r.Candidates, r.RequestMS,
+	fmt.Fprintf(w, "Rankings of %d candidates, nothing reused: %.1f ms by themselves, capacity %.1f/s, deadline %.0f "+
+		"ms\n\n", r.Candidates, r.RequestMS,
 		r.Capacity, r.DeadlineMS)
 	t := report.Table(w)
 	if len(r.Loads) > 0 {
-		fmt.Fprintln(t, "load\toffered/s\tanswers\tlate (≤ 1 %)\tgoodput\twanted\tP50 ms\tP99 ms\toutside P50\tP99\tlag P99\t2 s later, ms\trefused or failed\t\t")
+		fmt.Fprintln(t, "load\toffered/s\tanswers\tlate (≤ 1 %)\tgoodput\twanted\tP50 ms\tP99 ms\toutside P50\tP99\tlag "+
+			"P99\t2 s later, ms\trefused or failed\t\t")
 	}
 	for i := range r.Loads {
 		l := &r.Loads[i]
@@ -233,19 +238,23 @@ func (r *Report) write(w io.Writer) error {
 		if l.Unanswers > 0 {
 			again = fmt.Sprintf("%d of 20 failed", l.Unanswers)
 		}
-		fmt.Fprintf(t, "%g ×\t%.0f\t%d\t%.2f %%\t%.1f %%\t%.0f %%\t%.0f\t%.0f\t%.1f\t%.1f\t%.1f\t%s\t%v\t%s\t\n", l.Times, l.Result.Offered, l.Result.Answered, 100*l.Late,
-			100*l.Goodput, 100*l.Least, l.Result.Latency.P50, l.Result.Latency.P99, l.Outside50, l.Outside99, l.Result.Lag.P99, again, l.Result.Errors, verdict(l.Passed))
+		fmt.Fprintf(t, "%g ×\t%.0f\t%d\t%.2f %%\t%.1f %%\t%.0f %%\t%.0f\t%.0f\t%.1f\t%.1f\t%.1f\t%s\t%v\t%s\t\n", l.Times,
+			l.Result.Offered, l.Result.Answered, 100*l.Late,
+			100*l.Goodput, 100*l.Least, l.Result.Latency.P50, l.Result.Latency.P99, l.Outside50, l.Outside99, l.Result.Lag.P99,
+			again, l.Result.Errors, verdict(l.Passed))
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	if len(r.Slow) > 0 {
-		fmt.Fprintf(w, "\nP99 of another client's requests beside slow connections, as a multiple of the idle server's before and after (≤ %g)\n\n", slowBar)
+		fmt.Fprintf(w, "\nP99 of another client's requests beside slow connections, as a multiple of the idle server's "+
+			"before and after (≤ %g)\n\n", slowBar)
 		fmt.Fprintln(t, "kind\tconnections\tidle ms\tbeside ms\tratio\tfailed\t\t")
 	}
 	for i := range r.Slow {
 		s := &r.Slow[i]
-		fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%d\t%s\t\n", s.Kind, s.Open, s.IdleMS, s.BesideMS, s.Ratio, s.Failed, verdict(s.Passed))
+		fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%d\t%s\t\n", s.Kind, s.Open, s.IdleMS, s.BesideMS, s.Ratio, s.Failed,
+			verdict(s.Passed))
 	}
 	return t.Flush()
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// The bars: at most 1 % late, goodput of 85 % and above three times of 75 %, and good requests in time again after the load.
+// The bars: at most 1 % late, goodput of 85 % and above three times of 75 %, and good requests in time again after the
+// load.
 func TestBars(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -28,7 +29,8 @@ func TestBars(t *testing.T) {
 }
 
 func TestReportsSayWhatFailed(t *testing.T) {
-	r := &Report{Loads: []Load{{Times: 3, Passed: true}, {Times: 10, Unanswers: 2}}, Slow: []Slow{{Kind: "chunked", Ratio: 2}}}
+	r := &Report{Loads: []Load{{Times: 3, Passed: true}, {Times: 10, Unanswers: 2}},
+		Slow: []Slow{{Kind: "chunked", Ratio: 2}}}
 	var b bytes.Buffer
 	if err := r.write(&b); err != nil {
 		t.Fatal(err)

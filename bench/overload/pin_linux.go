@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startApart starts a command on all cores of this process but the last, and moves this process to that one. With one core, all
-// share it.
+// startApart starts a command on all cores of this process but the last, and moves this process to that one. With one
+// core, all share it.
 func startApart(cmd *exec.Cmd) error {
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {

@@ -30,8 +30,8 @@ type Slow struct {
 
 const rankHead = "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
-// kinds are ways to keep a server waiting: the beginning of a request, and what follows every second. A kind with a path is a stream
-// of HTTP/2 whose body does not come.
+// kinds are ways to keep a server waiting: the beginning of a request, and what follows every second. A kind with a
+// path is a stream of HTTP/2 whose body does not come.
 var kinds = []struct{ name, begin, more, path string }{
 	{name: "half-open"},
 	{name: "half-header", begin: "POST /v1/rank HTTP/1.1\r\nHost: loc"},
@@ -39,7 +39,8 @@ var kinds = []struct{ name, begin, more, path string }{
 	{name: "declared-slow", begin: rankHead + "Content-Length: 16000000\r\n\r\n", more: " "},
 	{name: "chunked", begin: rankHead + "Transfer-Encoding: chunked\r\n\r\n"},
 	{name: "chunked-slow", begin: rankHead + "Transfer-Encoding: chunked\r\n\r\n", more: "1\r\n \r\n"},
-	{name: "batch-slow", begin: strings.Replace(rankHead, "/v1/rank", "/v1/items:batch", 1) + "Transfer-Encoding: chunked\r\n\r\n", more: "1\r\n\n\r\n"},
+	{name: "batch-slow", begin: strings.Replace(rankHead, "/v1/rank", "/v1/items:batch", 1) +
+		"Transfer-Encoding: chunked\r\n\r\n", more: "1\r\n\n\r\n"},
 	{name: "h2c-streams", path: "/v1/rank"},
 	{name: "h2c-batch", path: "/v1/items:batch"},
 	{name: "grpc-streams", path: "/grebe.v1.Grebe/Rank"},
@@ -58,8 +59,9 @@ func Kinds() []string {
 func (c *client) slow(ctx context.Context, o *Options, r *Report) error {
 	watched := min(10*time.Second, o.Duration)
 	measure := func() (load.Result, error) {
-		return load.Open(ctx, load.Options{Name: "another client", Arrivals: workload.Poisson(.3*r.Capacity, 7), Duration: watched,
-			Timeout: patience, Classify: classOf,
+		return load.Open(ctx, load.Options{Name: "another client", Arrivals: workload.Poisson(.3*r.Capacity, 7),
+			Duration: watched,
+			Timeout:  patience, Classify: classOf,
 		}, func(ctx context.Context, i int) error { return c.rank(ctx, i, c.candidates, patience) })
 	}
 	before, err := measure()
@@ -82,8 +84,9 @@ func (c *client) slow(ctx context.Context, o *Options, r *Report) error {
 		if err != nil {
 			return fmt.Errorf("after %s: %w", k.name, err)
 		}
-		s := Slow{Kind: k.name, Open: open, IdleMS: (before.Latency.P99 + after.Latency.P99) / 2, BesideMS: beside.Latency.P99,
-			Failed: beside.Requests - beside.Answered}
+		s := Slow{Kind: k.name, Open: open, IdleMS: (before.Latency.P99 + after.Latency.P99) / 2,
+			BesideMS: beside.Latency.P99,
+			Failed:   beside.Requests - beside.Answered}
 		s.Ratio = s.BesideMS / s.IdleMS
 		s.Passed = s.Ratio <= slowBar && s.Failed == 0
 		r.Slow, r.Passed = append(r.Slow, s), r.Passed && s.Passed

@@ -1,7 +1,7 @@
 // Package peer measures how fast blocks of KV move between two nodes, beside plain TCP.
 //
-// Both nodes are in this process and talk over the loopback. Plain TCP sends the same bytes from the same memory into the same memory,
-// also on request. Windows of all kinds take turns, so that a busy machine disturbs all of them.
+// Both nodes are in this process and talk over the loopback. Plain TCP sends the same bytes from the same memory into
+// the same memory, also on request. Windows of all kinds take turns, so that a busy machine disturbs all of them.
 package peer
 
 import (
@@ -373,7 +373,8 @@ func (h *holder) Release(b *peer.Block) {
 // fetches connects a client and a server.
 func fetches(name string, from, to [][]byte, dir string) (l link, stop func(), err error) {
 	so := peer.ServerOptions{Node: "a", Epoch: func(uint64) bool { return true }}
-	so.Holder = &holder{blocks: append(slices.Clone(from), make([]byte, small)), sums: make([]uint32, len(from)+1), known: name != sumName}
+	so.Holder = &holder{blocks: append(slices.Clone(from), make([]byte, small)), sums: make([]uint32, len(from)+1),
+		known: name != sumName}
 	co := peer.Options{Node: "b"}
 	if name == tlsName {
 		authority, err := mtlstest.New()

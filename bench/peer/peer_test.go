@@ -60,7 +60,8 @@ func TestBar(t *testing.T) {
 		want         bool
 	}{{.7, .7, true}, {.69, .9, false}, {.9, .69, false}} {
 		r := Report{Rates: []Rate{
-			{Name: plainName, Ratio: 1}, {Name: fetchName, Ratio: c.known}, {Name: sumName, Ratio: c.first}, {Name: tlsName, Ratio: .1},
+			{Name: plainName, Ratio: 1}, {Name: fetchName, Ratio: c.known}, {Name: sumName, Ratio: c.first},
+			{Name: tlsName, Ratio: .1},
 		}}
 		if r.judge(); r.Passed != c.want {
 			t.Errorf("%+v: %v", c, r.Passed)

@@ -32,7 +32,8 @@ func metis(ctx context.Context, program string, g *placement.Graph, m *placement
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	if out, err := exec.CommandContext(ctx, program, "-ufactor=30", "-seed=1", name, strconv.Itoa(m.Nodes())).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, program, "-ufactor=30", "-seed=1", name,
+		strconv.Itoa(m.Nodes())).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(out)))
 	}
 	data, err := os.ReadFile(fmt.Sprintf("%s.part.%d", name, m.Nodes()))

@@ -124,7 +124,8 @@ func generated(ctx context.Context, o *Options, w world, slots int, program stri
 	if err != nil {
 		return nil, err
 	}
-	r := &Graph{Items: w.items, Edges: w.edges, Slots: slots, Kept: g.Edges(), Nodes: o.Nodes, Build: human.Seconds(time.Since(start))}
+	r := &Graph{Items: w.items, Edges: w.edges, Slots: slots, Kept: g.Edges(), Nodes: o.Nodes,
+		Build: human.Seconds(time.Since(start))}
 	start = time.Now()
 	m, err := placement.Similar(placement.SimilarConfig{
 		Config: placement.Config{Members: placement.Members(o.Nodes), Items: w.items}, Graph: g, Uses: uses,
@@ -239,11 +240,12 @@ type Share struct {
 
 var (
 	candidates = [3]int{4, 16, 40}
-	published  = map[string][3]float64{"hash": {.453, .268, .210}, "similar": {.654, .450, .373}, "METIS": {.635, .458, .378}}
+	published  = map[string][3]float64{"hash": {.453, .268, .210}, "similar": {.654, .450, .373},
+		"METIS": {.635, .458, .378}}
 )
 
-// beauty measures on held-out users: 8 nodes, nothing everywhere. A request of k has k−1 items, since the last one is what
-// is to be found, taken from histories one behind the other. The numbers are means of four splits of the users.
+// beauty measures on held-out users: 8 nodes, nothing everywhere. A request of k has k−1 items, since the last one is
+// what is to be found, taken from histories one behind the other. The numbers are means of four splits of the users.
 func beauty(ctx context.Context, o *Options, program string) ([]Share, error) {
 	const nodes, splits = 8, 4
 	all, items, err := place.Histories(ctx, filepath.Join(o.Data, "beauty", "Beauty.txt"))
@@ -314,8 +316,8 @@ func beauty(ctx context.Context, o *Options, program string) ([]Share, error) {
 	return sums, nil
 }
 
-// best returns the mean share of a request's items on its best node, and the requests of the node that is best most often
-// by the mean. Ties go round.
+// best returns the mean share of a request's items on its best node, and the requests of the node that is best most
+// often by the mean. Ties go round.
 func best(requests [][]int32, of []int, nodes int) (share, busiest float64) {
 	busy, count := make([]float64, nodes), make([]int, nodes)
 	for n, q := range requests {
@@ -339,7 +341,8 @@ func best(requests [][]int32, of []int, nodes int) (share, busiest float64) {
 func (r *Report) print(out io.Writer) error {
 	var b strings.Builder
 	if len(r.Beauty) > 0 {
-		fmt.Fprintf(&b, "Amazon Beauty, 8 nodes, held-out users: share of a request's items on its best node, at k = 4, 16, 40\n")
+		fmt.Fprintf(&b, "Amazon Beauty, 8 nodes, held-out users: share of a request's items on its best node, at k = 4, "+
+			"16, 40\n")
 		fmt.Fprintf(&b, "%-8s %-18s  %-18s  %7s  %5s\n", "map", "shares", "published", "busiest", "cut")
 		for _, s := range r.Beauty {
 			fmt.Fprintf(&b, "%-8s %.3f %.3f %.3f   %.3f %.3f %.3f   %7.2f  %.3f\n", s.Map, s.Shares[0], s.Shares[1], s.Shares[2],

@@ -20,7 +20,8 @@ func small() *modeltest.Spec {
 }
 
 func TestRunReportsEveryLengthFormatAndOrder(t *testing.T) {
-	o := Options{Dir: filepath.Join(t.TempDir(), "model"), Tokens: []int{1, 40}, Repeats: 3, Threads: 2, JSON: true, Spec: small()}
+	o := Options{Dir: filepath.Join(t.TempDir(), "model"), Tokens: []int{1, 40}, Repeats: 3, Threads: 2, JSON: true,
+		Spec: small()}
 	var out bytes.Buffer
 	r, err := Run(context.Background(), o, &out)
 	if err != nil {

@@ -120,7 +120,8 @@ func newRanking(s *subject, b *prompt.Builder, prefix string, words []string) (*
 	}}
 	for i := range candidates {
 		identifier := int32(i)
-		r.request.Candidates = append(r.request.Candidates, &grebev1.Item{Text: text(words, itemTokens, i), Identifier: &identifier})
+		r.request.Candidates = append(r.request.Candidates,
+			&grebev1.Item{Text: text(words, itemTokens, i), Identifier: &identifier})
 	}
 	var err error
 	r.server, err = serve.New(serve.Config{Models: []serve.Model{{

@@ -47,7 +47,8 @@ func (t *table) finish(r *Report) error {
 	}
 	if len(r.Ranks) > 0 {
 		t.printf("\nrank: a user of %d tokens, %d items of %d; medians in ms\n", userTokens, candidates, itemTokens)
-		t.printf("%-4s %-6s %7s %8s %7s %9s %7s %9s\n", "type", "prefix", "tokens", "prompt", "queue", "compute", "score", "total")
+		t.printf("%-4s %-6s %7s %8s %7s %9s %7s %9s\n", "type", "prefix", "tokens", "prompt", "queue", "compute", "score",
+			"total")
 	}
 	for _, x := range r.Ranks {
 		t.printf("%-4s %-6s %7d %8.2f %7.2f %9.1f %7.2f %9.1f\n",

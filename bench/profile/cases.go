@@ -11,7 +11,8 @@ import (
 	"grebe/sim"
 )
 
-// work is a batch to measure: requests that are alike. As in a server, KV that is computed ahead of the question is kept.
+// work is a batch to measure: requests that are alike. As in a server, KV that is computed ahead of the question is
+// kept.
 type work struct {
 	requests    int
 	order       plan.Order

@@ -28,7 +28,8 @@ const (
 
 // The devices of the papers, beside the one that was measured.
 var (
-	h200 = Published{"h200", 989.5, 141e9, 4.8e12, pcie5, "NVIDIA H200 data sheet: 1,979 bf16 TFLOP/s with sparsity, 4.8 TB/s, PCIe 5.0"}
+	h200 = Published{"h200", 989.5, 141e9, 4.8e12, pcie5,
+		"NVIDIA H200 data sheet: 1,979 bf16 TFLOP/s with sparsity, 4.8 TB/s, PCIe 5.0"}
 	// BAT's nodes have PCIe 3.0.
 	a100small = Published{"a100-40g", 312, 40e9, 1.555e12, pcie3,
 		"NVIDIA A100 data sheet: 312 bf16 TFLOP/s, 40 GB at 1,555 GB/s; PCIe 3.0 as BAT section 6.1 says"}
@@ -100,9 +101,9 @@ func Derive(dir string, done func(name string)) error {
 	return nil
 }
 
-// derive scales a measured profile. The device is assumed to reach the share of its published rates that the H200 reached:
-// products and attention by FLOP/s, the fixed time of a batch by the bandwidth that reads the weights, copies by the
-// link. Time per request is the host's and stays.
+// derive scales a measured profile. The device is assumed to reach the share of its published rates that the H200
+// reached: products and attention by FLOP/s, the fixed time of a batch by the bandwidth that reads the weights, copies
+// by the link. Time per request is the host's and stays.
 func (t *target) derive(m *sim.Profile) *sim.Profile {
 	from, to := Models[t.from], Models[t.model]
 	d, n := &t.device, float64(t.gpus)
@@ -129,14 +130,15 @@ func (t *target) derive(m *sim.Profile) *sim.Profile {
 	if p.RowBytes > 0 {
 		p.RowLink = link
 	}
-	p.Source = fmt.Sprintf("derived by grebe-bench profile --derive: %s scaled by published rates, which assumes the H200's "+
+	p.Source = fmt.Sprintf("derived by grebe-bench profile --derive: %s scaled by published rates, which assumes the "+
+		"H200's "+
 		"measured shares of its own (%.0f%% of FLOP/s per row, %.0f%% of the link)%s. %s. %s", m.Name,
 		100*efficiency(m, &from), 100*m.HostLink/h200.Link, parallel, d.Source, h200.Source)
 	return &p
 }
 
-// reduce returns the milliseconds per row of the all-reduces of tensor parallelism: two per layer, each of which sends and
-// receives 2·(n−1)/n of a row of bf16 values.
+// reduce returns the milliseconds per row of the all-reduces of tensor parallelism: two per layer, each of which sends
+// and receives 2·(n−1)/n of a row of bf16 values.
 func (t *target) reduce(m *Model, link float64) float64 {
 	if t.gpus == 1 {
 		return 0

@@ -14,7 +14,8 @@ import (
 // tileSizes are the rows of a tile that are tried. The last one tells nothing more of segments than the number of them.
 var tileSizes = []int{1, 2, 4, 8, 16, 32, 64}
 
-// fit fits the profile's models: what nodes decide with, and what batches take. A second one is fitted to half of the samples.
+// fit fits the profile's models: what nodes decide with, and what batches take. A second one is fitted to half of the
+// samples.
 func (r *Report) fit() error {
 	var all []schedule.Sample
 	var half []Sample
@@ -52,13 +53,14 @@ func (r *Report) fit() error {
 		}
 	}
 	slices.Sort(errs)
-	r.Error = Error{Median: report.Median(errs), P90: errs[len(errs)*9/10], Max: errs[len(errs)-1], LeftOut: report.Median(left)}
+	r.Error = Error{Median: report.Median(errs), P90: errs[len(errs)*9/10], Max: errs[len(errs)-1],
+		LeftOut: report.Median(left)}
 	r.Profile.Noise = round(report.Median(spreads), 3)
 	return nil
 }
 
-// fitBatches finds the coefficients, none below 0, and the tile with the least sum of squared relative errors. Sizes are those that the
-// device's products are tuned for, if that is not every one.
+// fitBatches finds the coefficients, none below 0, and the tile with the least sum of squared relative errors. Sizes
+// are those that the device's products are tuned for, if that is not every one.
 func fitBatches(samples []Sample, sizes []int) (best *sim.Batches, err error) {
 	products := sim.Batches{}
 	products.Multiple, products.Sizes = steps(sizes)
@@ -68,14 +70,16 @@ func fitBatches(samples []Sample, sizes []int) (best *sim.Batches, err error) {
 		for i := range samples {
 			x := &samples[i]
 			rows, spare, large := products.Products(x.Rows)
-			sums.add(vector{1, float64(x.Requests), float64(x.Segments), float64(rows), one(large), float64(spare), float64(x.ByTile[k]),
+			sums.add(vector{1, float64(x.Requests), float64(x.Segments), float64(rows), one(large), float64(spare),
+				float64(x.ByTile[k]),
 				float64(x.Cached)}, x.Ms, x.Ms)
 		}
 		c, off := sums.solve()
 		if off < least {
 			least = off
 			b := products
-			b.Fixed, b.Request, b.Segment, b.Row, b.Large, b.Spare, b.Tile, b.Tiled, b.Cached = c[0], c[1], c[2], c[3], c[4], c[5], tile, c[6], c[7]
+			b.Fixed, b.Request, b.Segment, b.Row, b.Large, b.Spare, b.Tile, b.Tiled, b.Cached = c[0], c[1], c[2], c[3], c[4],
+				c[5], tile, c[6], c[7]
 			best = &b
 		}
 	}
@@ -129,8 +133,8 @@ func (m *moments) add(x vector, ms, base float64) {
 	}
 }
 
-// solve returns the coefficients of at least 0 with the least sum of squared relative errors, and that sum. It tries all sets of
-// features.
+// solve returns the coefficients of at least 0 with the least sum of squared relative errors, and that sum. It tries
+// all sets of features.
 func (m *moments) solve() (best vector, least float64) {
 	least = m.squares
 	for set := uint(1); set < 1<<features; set++ {

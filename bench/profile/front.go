@@ -22,8 +22,8 @@ import (
 	"grebe/workload"
 )
 
-// Rankings of four shapes are timed: little and much text of a user, few and many items. Their differences are the costs of
-// tokens and items.
+// Rankings of four shapes are timed: little and much text of a user, few and many items. Their differences are the
+// costs of tokens and items.
 var frontShapes = [4]struct{ purchases, items int }{{5, 10}, {5, 100}, {40, 10}, {40, 100}}
 
 const (
@@ -32,7 +32,8 @@ const (
 	mostServed  = 4000
 	servedFor   = 40 * time.Second
 	buyers      = 60 // customers
-	// servedTokens is memory for KV that is full soon, so that batches have to evict KV as those of a server do that runs for long.
+	// servedTokens is memory for KV that is full soon, so that batches have to evict KV as those of a server do that runs
+	// for long.
 	servedTokens = 24 << 10
 	// atOnce is the most milliseconds in the queue of a request whose batch began at once.
 	atOnce = .5
@@ -45,11 +46,12 @@ type served struct {
 	log   []byte // of its decisions
 }
 
-// serve measures a server with a model that is about half busy: its work outside of batches, and how long batches take there.
-// Rankings come at random times, for customers of the shop's train split.
+// serve measures a server with a model that is about half busy: its work outside of batches, and how long batches take
+// there. Rankings come at random times, for customers of the shop's train split.
 //
-// Work outside of batches is what a client on the same machine waits for beside the queue and the batch that the server reports:
-// it reads a request, makes tokens, looks up KV and answers. Recording takes time there, so batches are measured in a second server.
+// Work outside of batches is what a client on the same machine waits for beside the queue and the batch that the server
+// reports: it reads a request, makes tokens, looks up KV and answers. Recording takes time there, so batches are
+// measured in a second server.
 func serve(ctx context.Context, o *Options, name string) (r *served, err error) {
 	dir, err := os.MkdirTemp("", "grebe-profile-")
 	if err != nil {
@@ -74,7 +76,8 @@ func serve(ctx context.Context, o *Options, name string) (r *served, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if _, err = a.load(ctx, o.Program, home.Config, append(settings, drive.Setting{Key: "record", Value: log})); err != nil {
+	if _, err = a.load(ctx, o.Program, home.Config, append(settings,
+		drive.Setting{Key: "record", Value: log})); err != nil {
 		return nil, err
 	}
 	r = &served{model: name, front: fitFront(answers)}
@@ -83,8 +86,8 @@ func serve(ctx context.Context, o *Options, name string) (r *served, err error) 
 	return r, err
 }
 
-// slowdown compares the batches of a server with what a profile predicts for them: how many times as long they take, what is added to
-// each, by how much a request that comes delays the batch that runs, and the ratios that remain.
+// slowdown compares the batches of a server with what a profile predicts for them: how many times as long they take,
+// what is added to each, by how much a request that comes delays the batch that runs, and the ratios that remain.
 func slowdown(p *sim.Profile, batches []Measured) error {
 	if len(batches) < enoughServed {
 		return fmt.Errorf("the server ran only %d batches", len(batches))
@@ -154,8 +157,8 @@ func (r *served) describe(to *Report, name string) error {
 	return slowdown(p, to.Served)
 }
 
-// fitFront finds the costs of requests, tokens and items from the rankings that came while no batch ran, and how many times as long the
-// work took for each: threads that compute have the cores.
+// fitFront finds the costs of requests, tokens and items from the rankings that came while no batch ran, and how many
+// times as long the work took for each: threads that compute have the cores.
 func fitFront(answers []answer) sim.Front {
 	var ms, tokens [4]float64
 	for i := range frontShapes {
@@ -182,7 +185,8 @@ func fitFront(answers []answer) sim.Front {
 	return f
 }
 
-// typical returns the mean without the slowest tenth, which somebody else on the machine may have delayed; 0 of nothing.
+// typical returns the mean without the slowest tenth, which somebody else on the machine may have delayed; 0 of
+// nothing.
 func typical(v []float64) float64 {
 	slices.Sort(v)
 	v = v[:len(v)-len(v)/10]
@@ -265,8 +269,8 @@ func draw(world *shop.World, r *rand.Rand, purchases, items int) ([]byte, error)
 	return json.Marshal(&body)
 }
 
-// load starts a server and sends it the first rankings one by one. The others come at random times, so often that batches take half
-// of the time.
+// load starts a server and sends it the first rankings one by one. The others come at random times, so often that
+// batches take half of the time.
 func (a *asker) load(ctx context.Context, program, config string, settings []drive.Setting) (out []answer, err error) {
 	server, err := drive.Start(ctx, program, config, settings)
 	if err != nil {

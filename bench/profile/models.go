@@ -34,8 +34,10 @@ var Models = map[string]Model{
 	// Too large for one device here: its times are derived.
 	"qwen-72b": {Name: "Qwen2-72B", Bias: true, Vocab: 152064,
 		Shape: compute.Shape{Layers: 80, Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, Inter: 29568}},
-	"hstu-3": {Name: "HSTU, 3 layers of 512", Events: 15000, Shape: compute.Shape{Layers: 3, Hidden: 512, Heads: 4, KVHeads: 4, HeadDim: 128}},
-	"hstu-6": {Name: "HSTU, 6 layers of 512", Events: 15000, Shape: compute.Shape{Layers: 6, Hidden: 512, Heads: 4, KVHeads: 4, HeadDim: 128}},
+	"hstu-3": {Name: "HSTU, 3 layers of 512", Events: 15000,
+		Shape: compute.Shape{Layers: 3, Hidden: 512, Heads: 4, KVHeads: 4, HeadDim: 128}},
+	"hstu-6": {Name: "HSTU, 6 layers of 512", Events: 15000,
+		Shape: compute.Shape{Layers: 6, Hidden: 512, Heads: 4, KVHeads: 4, HeadDim: 128}},
 }
 
 // Names returns the names of all models, sorted.

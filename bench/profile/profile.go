@@ -2,8 +2,8 @@
 // command fits them again after kernels change.
 //
 // Weights are random and of a model's shape: times do not depend on their values. Batches run through the engine that
-// serves, with KV from its cache and pauses between them, and the median of repeated runs is fitted. Every other batch is left
-// out of a second fit, whose error on them says how well the form predicts batches that it was not fitted to.
+// serves, with KV from its cache and pauses between them, and the median of repeated runs is fitted. Every other batch
+// is left out of a second fit, whose error on them says how well the form predicts batches that it was not fitted to.
 package profile
 
 import (
@@ -124,14 +124,16 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 				return out, fmt.Errorf("bench profile: %s: %w", name, err)
 			}
 			p := &r.Profile
-			o.Log("%s: outside of batches %.2f ms per request, %.4f ms per item, %.5f ms per token\n", name, p.Front.Request, p.Front.Item,
+			o.Log("%s: outside of batches %.2f ms per request, %.4f ms per item, %.5f ms per token\n", name, p.Front.Request,
+				p.Front.Item,
 				p.Front.Token)
 			if p.Slowdown > 0 {
 				o.Log("%s: batches take %.2f times as long in a server and %.2f ms\n", name, p.Slowdown, p.Added)
 			}
 		}
 		out = append(out, *r)
-		o.Log("%s: %d batches in %.1f s; relative error %.1f%% in the median, %.1f%% at P90, %.1f%% on batches left out\n", name, len(r.Samples),
+		o.Log("%s: %d batches in %.1f s; relative error %.1f%% in the median, %.1f%% at P90, %.1f%% on batches left out\n",
+			name, len(r.Samples),
 			time.Since(start).Seconds(), 100*r.Error.Median, 100*r.Error.P90, 100*r.Error.LeftOut)
 	}
 	return out, nil
@@ -163,8 +165,8 @@ func (o *Options) measure(ctx context.Context, name string, m *Model) (r *Report
 	return r, r.Profile.Validate()
 }
 
-// sweep measures all batches several times over, so that what disturbs a shared machine for a while does not meet all runs
-// of a batch. If the time is over in the first pass, the batches so far are of all sizes.
+// sweep measures all batches several times over, so that what disturbs a shared machine for a while does not meet all
+// runs of a batch. If the time is over in the first pass, the batches so far are of all sizes.
 func (o *Options) sweep(ctx context.Context, s *subject, todo []work) ([]Sample, error) {
 	all := make([]Sample, len(todo))
 	start, measured, most := time.Now(), 0, math.MaxInt
@@ -207,8 +209,8 @@ const enough = 24
 const (
 	warmups = 3
 	slow    = 50 // milliseconds of a batch that has nothing to prepare after a run
-	// After a batch the device rests for as long as it took, but no longer than this: in a server that is half busy, threads sleep
-	// between batches.
+	// After a batch the device rests for as long as it took, but no longer than this: in a server that is half busy,
+	// threads sleep between batches.
 	longestPause = 20 * time.Millisecond
 )
 

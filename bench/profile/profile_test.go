@@ -40,7 +40,8 @@ func TestRunWritesProfilesThatSimReads(t *testing.T) {
 	if ms := p.Prefill.Predict(8000, 0, 1); ms < 14 || p.KVTokenBytes != 2048 || p.Derived {
 		t.Errorf("a batch of 8,000 rows at 2 µs each is predicted to take %.1f ms; profile %+v", ms, p)
 	}
-	if raw, err := os.ReadFile(filepath.Join(dir, "null.samples.ndjson")); err != nil || strings.Count(string(raw), "\n") != 1 {
+	if raw, err := os.ReadFile(filepath.Join(dir, "null.samples.ndjson")); err != nil ||
+		strings.Count(string(raw), "\n") != 1 {
 		t.Errorf("samples: %v, %q", err, raw)
 	}
 	if _, err := Run(context.Background(), Options{Device: d, Models: []string{"none"}}); err == nil {
@@ -85,7 +86,8 @@ func TestDerive(t *testing.T) {
 	}
 	// 72B has about ten times the weights of 8B, on four devices.
 	if ratio := four.Prefill.Row / one.Prefill.Row; ratio < 2.5 || ratio > 6 || four.KVTokenBytes != 327680 {
-		t.Errorf("a row of 72B on four devices takes %.2f times one of 8B on one; %d bytes of KV per token", ratio, four.KVTokenBytes)
+		t.Errorf("a row of 72B on four devices takes %.2f times one of 8B on one; %d bytes of KV per token", ratio,
+			four.KVTokenBytes)
 	}
 }
 
@@ -114,7 +116,8 @@ func TestFitShapes(t *testing.T) {
 	for i, shape := range frontShapes {
 		ms[i] = want.Request + want.Token*tokens[i] + want.Item*float64(shape.items)
 	}
-	if got := fitShapes(ms, tokens); math.Abs(got.Request-.5) > 1e-3 || math.Abs(got.Token-.0004) > 1e-6 || math.Abs(got.Item-.006) > 1e-5 {
+	if got := fitShapes(ms, tokens); math.Abs(got.Request-.5) > 1e-3 || math.Abs(got.Token-.0004) > 1e-6 ||
+		math.Abs(got.Item-.006) > 1e-5 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if got := fitShapes([4]float64{1, .9, .8, .7}, tokens); got.Token != 0 || got.Item != 0 || got.Request <= 0 {
@@ -122,7 +125,8 @@ func TestFitShapes(t *testing.T) {
 	}
 }
 
-// What a server adds to batches is found again: a factor, milliseconds per batch and per request that comes, and the ratios that remain.
+// What a server adds to batches is found again: a factor, milliseconds per batch and per request that comes, and the
+// ratios that remain.
 func TestSlowdown(t *testing.T) {
 	p := sim.Profile{Batches: &sim.Batches{Fixed: 1, Row: .01, Segment: .02}}
 	p.Front.Shared = true
@@ -168,7 +172,8 @@ func TestSlowdownOfLargeBatches(t *testing.T) {
 	if err := slowdown(&p, batches); err != nil {
 		t.Fatal(err)
 	}
-	if p.Slowdown != 1 || p.Added != 0 || math.Abs(p.Batches.Large-1.2) > 1e-6 || p.Ratios[0] < .999 || p.Ratios[numParts-1] > 1.001 {
+	if p.Slowdown != 1 || p.Added != 0 || math.Abs(p.Batches.Large-1.2) > 1e-6 || p.Ratios[0] < .999 ||
+		p.Ratios[numParts-1] > 1.001 {
 		t.Errorf("%v times, %v and %v ms added, ratios %v", p.Slowdown, p.Added, p.Batches.Large, p.Ratios)
 	}
 }
@@ -225,7 +230,8 @@ func TestFitFront(t *testing.T) {
 func TestFitBatches(t *testing.T) {
 	testFitBatches(t, sim.Batches{Fixed: .5, Segment: .01, Row: .006, Tile: 16, Tiled: 5e-5, Cached: 3e-4}, nil)
 	sizes := []int{128, 256, 384, 512, 640, 1024, 2048, 4096, 8192, 16384}
-	testFitBatches(t, sim.Batches{Fixed: .5, Segment: .01, Row: .006, Tile: 16, Tiled: 5e-5, Cached: 3e-4, Multiple: 128, Sizes: sizes[4:],
+	testFitBatches(t, sim.Batches{Fixed: .5, Segment: .01, Row: .006, Tile: 16, Tiled: 5e-5, Cached: 3e-4, Multiple: 128,
+		Sizes: sizes[4:],
 		Large: .8, Spare: .002}, sizes)
 }
 
@@ -269,10 +275,12 @@ func testFitBatches(t *testing.T, want sim.Batches, sizes []int) {
 
 // A model that is served instead of the demo's has its own shape and the demo's tokens.
 func TestSpec(t *testing.T) {
-	for name, want := range map[string]string{"qwen2-1.5b": modeltest.Qwen2, "qwen3-8b": modeltest.Qwen3, "llama3-1b": modeltest.Llama} {
+	for name, want := range map[string]string{"qwen2-1.5b": modeltest.Qwen2, "qwen3-8b": modeltest.Qwen3,
+		"llama3-1b": modeltest.Llama} {
 		m := Models[name]
 		s := m.spec(1000)
-		if s.Architecture != want || s.Vocab != 1000 || s.Layers != m.Shape.Layers || s.Inter != m.Shape.Inter || s.KVHeads != m.Shape.KVHeads {
+		if s.Architecture != want || s.Vocab != 1000 || s.Layers != m.Shape.Layers || s.Inter != m.Shape.Inter ||
+			s.KVHeads != m.Shape.KVHeads {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}

@@ -18,8 +18,8 @@ type Measured struct {
 	Ms      float64 `json:"ms"`
 }
 
-// Recorded returns the batches of a server with one worker whose decisions were recorded, with their work as profile p counts it.
-// Batches are left out whose prompts cannot be told from the log: left says how many.
+// Recorded returns the batches of a server with one worker whose decisions were recorded, with their work as profile p
+// counts it. Batches are left out whose prompts cannot be told from the log: left says how many.
 func Recorded(in io.Reader, p *sim.Profile) (all []Measured, left int, err error) {
 	r := reader{tile: p.Tile(), asked: map[int]*asked{}, jobs: map[uint64]*sim.Work{}}
 	for l, err := range record.Read(in) {
@@ -116,8 +116,8 @@ func decided(v *record.Values) *asked {
 	return a
 }
 
-// find returns the work of a job with so many rows and keys. Whether preamble and lead-in were cached is not in the log: it is
-// tried. It returns nil if nothing fits.
+// find returns the work of a job with so many rows and keys. Whether preamble and lead-in were cached is not in the
+// log: it is tried. It returns nil if nothing fits.
 func (a *asked) find(rows, keys, tile int) *sim.Work {
 	if a == nil || a.order == "" {
 		return nil
@@ -182,7 +182,8 @@ func (r *reader) ran(v *record.Values) {
 	v.Int()
 	var m Measured
 	requests, rows, keys, ms, late := v.Int(), v.Int(), v.Int(), v.Float(), v.Bool()
-	known := len(r.chosen) == requests && !late && !slices.ContainsFunc(r.chosen, func(id uint64) bool { return r.jobs[id] == nil })
+	known := len(r.chosen) == requests && !late && !slices.ContainsFunc(r.chosen,
+		func(id uint64) bool { return r.jobs[id] == nil })
 	if known {
 		for _, id := range r.chosen {
 			m.Add(r.jobs[id])
@@ -198,8 +199,8 @@ func (r *reader) ran(v *record.Values) {
 	r.all = append(r.all, m)
 }
 
-// spare leaves so many rows and keys of the work. The rest was computed for others: segments, of which the log does not say how
-// many. They are taken to be as long as the others.
+// spare leaves so many rows and keys of the work. The rest was computed for others: segments, of which the log does not
+// say how many. They are taken to be as long as the others.
 func (m *Measured) spare(rows, keys int) {
 	if rows == m.Rows {
 		return

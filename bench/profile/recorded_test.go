@@ -31,7 +31,8 @@ dispatch0 ran 0 1 36 853 8 -
 	}
 	want := []Measured{
 		// An item of 5 tokens, the user behind both items, and the question. The user has two tiles.
-		{Work: sim.Work{Requests: 1, Rows: 29, Keys: 927, Tiled: 17 + (23 + 16) + (23 + 20) + 47, Segments: 3, Cached: 18}, Arrived: 1, Ms: 12.5},
+		{Work: sim.Work{Requests: 1, Rows: 29, Keys: 927, Tiled: 17 + (23 + 16) + (23 + 20) + 47, Segments: 3, Cached: 18},
+			Arrived: 1, Ms: 12.5},
 		// The preamble of 9 tokens was computed for another request: 45 keys.
 		{Work: sim.Work{Requests: 1, Rows: 27, Keys: 807, Segments: 4}, Ms: 8},
 	}

@@ -38,8 +38,8 @@ workers: 1
 // positions of a model in a shop: longer than its longest prompt.
 const positions = 8192
 
-// NewShop writes a shop to a new folder. Models other than the demo's are random, with its tokens: they rank at random, and take as long
-// as trained ones.
+// NewShop writes a shop to a new folder. Models other than the demo's are random, with its tokens: they rank at random,
+// and take as long as trained ones.
 func NewShop(dir, name string) (*Shop, error) {
 	m, ok := Models[name]
 	if !ok || m.Events > 0 {
@@ -70,7 +70,8 @@ func NewShop(dir, name string) (*Shop, error) {
 func (m *Model) spec(vocab int) modeltest.Spec {
 	h := &m.Shape
 	s := modeltest.Spec{
-		Architecture: modeltest.Llama, Hidden: h.Hidden, Layers: h.Layers, Heads: h.Heads, KVHeads: h.KVHeads, HeadDim: h.HeadDim, Inter: h.Inter,
+		Architecture: modeltest.Llama, Hidden: h.Hidden, Layers: h.Layers, Heads: h.Heads, KVHeads: h.KVHeads,
+		HeadDim: h.HeadDim, Inter: h.Inter,
 		Vocab: vocab, MaxPositions: positions, Tied: true, DType: compute.BF16,
 	}
 	switch {

@@ -60,7 +60,8 @@ func open(d compute.Device, m *Model, seed uint64) (s *subject, err error) {
 		}
 		em, s.vocab = s.events, s.events.Vocab()
 	} else {
-		em, err = weights.Decoder(d, m.Shape, weights.Options{Vocab: m.Vocab, Positions: 16384, Bias: m.Bias, Norms: m.Norms, Seed: seed})
+		em, err = weights.Decoder(d, m.Shape, weights.Options{
+			Vocab: m.Vocab, Positions: 16384, Bias: m.Bias, Norms: m.Norms, Seed: seed})
 		if err != nil {
 			return s, fmt.Errorf("weights: %w", err)
 		}
@@ -91,7 +92,8 @@ func (s *subject) openEvents(m *Model, seed uint64) error {
 	}
 	s.close = append(s.close, func() error { return os.RemoveAll(dir) })
 	sh := &m.Shape
-	err = hstutest.Write(dir, hstutest.Spec{Hidden: sh.Hidden, Layers: sh.Layers, Heads: sh.Heads, HeadDim: sh.HeadDim, Items: eventItems,
+	err = hstutest.Write(dir, hstutest.Spec{Hidden: sh.Hidden, Layers: sh.Layers, Heads: sh.Heads, HeadDim: sh.HeadDim,
+		Items:     eventItems,
 		MaxSeqLen: m.Events + 200, DType: compute.BF16, Seed: seed})
 	if err != nil {
 		return err

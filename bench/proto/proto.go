@@ -103,8 +103,9 @@ func Run(ctx context.Context, o *Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Histories: len(o.Pool.Users), Prototypes: built.Prototypes, PoolBytes: built.Bytes, BuildSeconds: o.Now().Sub(start).Seconds(),
-		Users: len(o.Unseen)}
+	r := &Report{Histories: len(o.Pool.Users), Prototypes: built.Prototypes, PoolBytes: built.Bytes,
+		BuildSeconds: o.Now().Sub(start).Seconds(),
+		Users:        len(o.Unseen)}
 	p, err := o.Cache.OpenPrototypes(o.File)
 	if err != nil {
 		return nil, err
@@ -210,7 +211,8 @@ func (o *Options) static(ctx context.Context) (map[int32]row, error) {
 }
 
 // compare adds a user's matches.
-func (o *Options) compare(s *sums, tokens []int32, truth []rows.Chunk, parts []engine.Part, static map[int32]row) error {
+func (o *Options) compare(s *sums, tokens []int32, truth []rows.Chunk, parts []engine.Part,
+	static map[int32]row) error {
 	shape, memory := o.Cache.Shape(), o.Cache.Memory()
 	pages := map[*kv.Entry][]rows.Chunk{}
 	for i := range parts {
@@ -294,7 +296,8 @@ func differ(a, b []float32) (relative, cosine float64) {
 func (s *sums) report(r *Report) {
 	n, m := float64(max(s.matched, 1)), float64(max(s.static, 1))
 	for _, l := range s.layers {
-		r.Layers = append(r.Layers, Layer{l.K / n, l.V / n, l.KCos / n, l.VCos / n, l.StaticK / m, l.StaticV / m, l.StaticKC / m, l.StaticVC / m})
+		r.Layers = append(r.Layers, Layer{l.K / n, l.V / n, l.KCos / n, l.VCos / n, l.StaticK / m, l.StaticV / m,
+			l.StaticKC / m, l.StaticVC / m})
 	}
 	all := float64(max(r.Tokens, 1))
 	r.Natural, r.Matched, r.Runs = float64(s.natural)/all, float64(s.matched)/all, n/float64(max(s.runs, 1))

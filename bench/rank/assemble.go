@@ -166,7 +166,8 @@ func (s *system) assemble(ctx context.Context, o *AssembleOptions) (Assembly, er
 	}
 	line := Assembly{
 		Model: s.describe(), Items: o.Items, Tokens: o.Tokens, User: o.User,
-		Alone: report.Median(times[0]), Scattered: report.Median(times[1]), Contiguous: report.Median(times[2]), Ratio: report.Median(report.Ratios(times[1], times[2])),
+		Alone: report.Median(times[0]), Scattered: report.Median(times[1]), Contiguous: report.Median(times[2]),
+		Ratio: report.Median(report.Ratios(times[1], times[2])),
 	}
 	line.rates(&s.shape, times)
 	return line, nil
@@ -273,20 +274,24 @@ func (r *AssembleReport) check() {
 	for _, d := range r.Decision {
 		limit := maxDecisionNs + maxCandidateNs*float64(d.Candidates)
 		r.Checks = append(r.Checks, Check{
-			What: fmt.Sprintf("a decision over %d candidates takes at most %.1f µs and allocates nothing", d.Candidates, limit/1000),
-			Got:  fmt.Sprintf("%.2f µs, %.1f allocations", d.DecideNs/1000, d.Allocations), OK: d.DecideNs <= limit && d.Allocations < 1,
+			What: fmt.Sprintf("a decision over %d candidates takes at most %.1f µs and allocates nothing", d.Candidates,
+				limit/1000),
+			Got: fmt.Sprintf("%.2f µs, %.1f allocations", d.DecideNs/1000, d.Allocations), OK: d.DecideNs <= limit &&
+				d.Allocations < 1,
 		})
 	}
 	r.Checks = append(r.Checks, Check{
-		What: fmt.Sprintf("a catalog of %d-token items leaves less than %.0f %% of full memory unused", r.Catalog.Tokens, 100*maxFragmentation),
-		Got:  percent(r.Catalog.Fragmentation), OK: r.Catalog.Fragmentation < maxFragmentation,
+		What: fmt.Sprintf("a catalog of %d-token items leaves less than %.0f %% of full memory unused", r.Catalog.Tokens,
+			100*maxFragmentation),
+		Got: percent(r.Catalog.Fragmentation), OK: r.Catalog.Fragmentation < maxFragmentation,
 	})
 }
 
 func (p *printer) assemble(r *AssembleReport) {
 	p.printf("%s, %s\n", r.Date, r.Device)
 	for _, l := range r.Lines {
-		p.printf("\nmodel %s\nitem-first, %d cached items of %d tokens, a user of %d computed; medians of runs in turns\n", l.Model, l.Items,
+		p.printf("\nmodel %s\nitem-first, %d cached items of %d tokens, a user of %d computed; medians of runs in turns\n",
+			l.Model, l.Items,
 			l.Tokens, l.User)
 		p.table([][]string{
 			{"", "ms"}, {"user alone", fmt.Sprintf("%.2f", l.Alone)}, {"behind the items", fmt.Sprintf("%.2f", l.Scattered)},
@@ -300,7 +305,8 @@ func (p *printer) assemble(r *AssembleReport) {
 	p.printf("\n")
 	rows := [][]string{{"candidates", "decision µs", "allocations", "with keys and lookups µs"}}
 	for _, d := range r.Decision {
-		rows = append(rows, []string{fmt.Sprint(d.Candidates), fmt.Sprintf("%.2f", d.DecideNs/1000), fmt.Sprintf("%.1f", d.Allocations),
+		rows = append(rows, []string{fmt.Sprint(d.Candidates), fmt.Sprintf("%.2f", d.DecideNs/1000),
+			fmt.Sprintf("%.1f", d.Allocations),
 			fmt.Sprintf("%.1f", d.BeginNs/1000)})
 	}
 	p.table(rows)

@@ -219,8 +219,9 @@ func (o *BeautyOptions) run(ctx context.Context, data *beautyData) (*BeautyRepor
 	}
 	defer v.close()
 	r := &BeautyReport{
-		Date: time.Now().UTC().Format(time.DateOnly), Device: sys.device.Name(), Model: sys.describe(), Trained: o.Checkpoint != "",
-		Users: o.Users, Candidates: o.Candidates,
+		Date: time.Now().UTC().Format(time.DateOnly), Device: sys.device.Name(), Model: sys.describe(),
+		Trained: o.Checkpoint != "",
+		Users:   o.Users, Candidates: o.Candidates,
 	}
 	return r, r.measure(ctx, o, data, v.server)
 }
@@ -346,13 +347,15 @@ func kendall(x, y []int) float64 {
 
 func (p *printer) beauty(r *BeautyReport) {
 	p.printf("%s, %s\nmodel %s\n", r.Date, r.Device, r.Model)
-	p.printf("Amazon Beauty: %d users, %d candidates each (the next item and others at random); %.0f tokens of history, %.1f per title\n",
+	p.printf("Amazon Beauty: %d users, %d candidates each (the next item and others at random); %.0f tokens of history, "+
+		"%.1f per title\n",
 		r.Users, r.Candidates, r.UserTokens, r.ItemTokens)
 	rows := [][]string{{"", "Kendall tau", "top 10 shared", "same first"}}
 	for _, a := range r.Pairs {
 		rows = append(rows, []string{a.A + " against " + a.B, fmt.Sprintf("%.3f", a.Tau), percent(a.Top), percent(a.Best)})
 	}
-	rows = append(rows, []string{"two random orders", "0.000", percent(10 / float64(max(r.Candidates, 10))), percent(1 / float64(r.Candidates))})
+	rows = append(rows, []string{"two random orders", "0.000", percent(10 / float64(max(r.Candidates, 10))),
+		percent(1 / float64(r.Candidates))})
 	p.table(rows)
 	for _, x := range r.Recall {
 		p.printf("%s: next item among the first ten for %s of the users\n", x.Policy, percent(x.At10))

@@ -15,8 +15,8 @@ type visit struct {
 }
 
 // bound returns the tokens per measured request that no choice of orders can go below, if room is that
-// many tokens of users beside all items and the future is known. Requests come one at a time: those that are under way together
-// may share more.
+// many tokens of users beside all items and the future is known. Requests come one at a time: those that are under way
+// together may share more.
 //
 // With a price on holding a token for a second, users are independent, and the best plan of each is
 // found by going through its requests. For every price the sum of their costs, less what all the room
@@ -34,7 +34,9 @@ func (b *bout) bound(room float64) float64 {
 		r := b.source.at(i)
 		items := 0
 		for k, c := range r.msg.Candidates { // equal ones are computed once
-			if !slices.ContainsFunc(r.msg.Candidates[:k], func(d *grebev1.Item) bool { return slices.Equal(c.Tokens, d.Tokens) }) {
+			if !slices.ContainsFunc(r.msg.Candidates[:k], func(d *grebev1.Item) bool {
+				return slices.Equal(c.Tokens, d.Tokens)
+			}) {
 				items += len(c.Tokens)
 			}
 		}

@@ -89,7 +89,8 @@ func (r *CellReport) add(workload, start string, seed uint64, policies []Policy)
 
 func (p *printer) cells(r *CellReport, seeds []uint64) {
 	p.printf("%s, model %s\n", r.Date, r.Model)
-	p.printf("Tokens that auto computes over those of the best other policy (in brackets: the same by FLOPs); %d requests counted per cell.\n",
+	p.printf("Tokens that auto computes over those of the best other policy (in brackets: the same by FLOPs); %d "+
+		"requests counted per cell.\n",
 		r.Requests)
 	head := []string{"", "start"}
 	for _, s := range seeds {

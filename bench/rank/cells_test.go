@@ -10,7 +10,8 @@ import (
 // Every workload, seed and start has a cell. Auto finds the items of Books from a cold start too.
 func TestCells(t *testing.T) {
 	var out bytes.Buffer
-	o := Options{Workloads: []string{"books"}, Requests: 600, Memory: -1, Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1}
+	o := Options{Workloads: []string{"books"}, Requests: 600, Memory: -1,
+		Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1}
 	r, err := Cells(t.Context(), o, []uint64{1, 2}, &out)
 	if err != nil {
 		t.Fatal(err)
@@ -26,11 +27,13 @@ func TestCells(t *testing.T) {
 			t.Errorf("cell %d: %+v", i, c)
 		}
 	}
-	if !strings.Contains(out.String(), "PASS  auto computes at most 1.03× the tokens of the best other policy in 4 of 4 cells") {
+	if !strings.Contains(out.String(), "PASS  auto computes at most 1.03× the tokens of the best other policy in 4 of "+
+		"4 cells") {
 		t.Errorf("no verdict in\n%s", out.String())
 	}
 	missed := CellReport{}
-	missed.add("a", Cold, 1, []Policy{{Name: "UP", ComputedTokens: 100, WorkMs: 1}, {Name: "auto", ComputedTokens: 104, WorkMs: 1}})
+	missed.add("a", Cold, 1, []Policy{{Name: "UP", ComputedTokens: 100, WorkMs: 1},
+		{Name: "auto", ComputedTokens: 104, WorkMs: 1}})
 	if missed.Passed() {
 		t.Error("4 % more tokens than UP pass")
 	}
@@ -50,7 +53,8 @@ func TestColdStartIsCountedBeside(t *testing.T) {
 		starts []string
 		cold   int
 		table  string
-	}{{nil, 6, "cold: computed"}, {[]string{Indexed}, 0, "before the first request"}, {[]string{Cold}, 0, "Caches start cold"}} {
+	}{{nil, 6, "cold: computed"}, {[]string{Indexed}, 0, "before the first request"},
+		{[]string{Cold}, 0, "Caches start cold"}} {
 		var out bytes.Buffer
 		o.Starts = c.starts
 		r, err := Run(t.Context(), o, &out)

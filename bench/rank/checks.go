@@ -78,9 +78,10 @@ func computed(name string, policies []Policy) Check {
 	auto, best := rival(policies)
 	ratio := auto.ComputedTokens / best.ComputedTokens
 	return Check{
-		What: fmt.Sprintf("%s: auto computes at most %.2f× the tokens of the best other policy (%s)", name, maxComputed, best.Name),
-		Got:  fmt.Sprintf("%.0f / %.0f = %.3f", auto.ComputedTokens, best.ComputedTokens, ratio),
-		OK:   ratio <= maxComputed,
+		What: fmt.Sprintf("%s: auto computes at most %.2f× the tokens of the best other policy (%s)", name, maxComputed,
+			best.Name),
+		Got: fmt.Sprintf("%.0f / %.0f = %.3f", auto.ComputedTokens, best.ComputedTokens, ratio),
+		OK:  ratio <= maxComputed,
 	}
 }
 
@@ -89,7 +90,8 @@ func (w *Workload) bar(name string, got *load.MetricRatio, want float64) Check {
 	base, auto := w.policy(name).ComputedTokens, w.policy("auto").ComputedTokens
 	return Check{
 		What: fmt.Sprintf("auto serves at least %.1f× the requests of %s where it gains most, %s", want, name, w.Name),
-		Got: fmt.Sprintf("%.2f [%.2f, %.2f]; %.2f by tokens, of at most %.2f with the future known (%.2f with room for everything)",
+		Got: fmt.Sprintf("%.2f [%.2f, %.2f]; %.2f by tokens, of at most %.2f with the future known (%.2f with room for "+
+			"everything)",
 			got.Ratio, got.Low, got.High, base/auto, base/w.MemoryBound, base/w.Bound),
 		OK: got.Ratio >= want,
 	}

@@ -37,7 +37,8 @@ func (s *system) workload(ctx context.Context, o *Options, name string) (*Worklo
 		memory.items, memory.bytes = 0, memory.users*int64(s.shape.ChunkBytes(1, false))
 	}
 	r := &Workload{Name: spec.Name, Users: spec.Users, Items: spec.Items, Scale: scale, Share: share,
-		ItemBytes: memory.items * int64(s.shape.ChunkBytes(1, false)), Bytes: memory.bytes, Pressure: len(o.CachePolicies) > 0}
+		ItemBytes: memory.items * int64(s.shape.ChunkBytes(1, false)), Bytes: memory.bytes,
+		Pressure: len(o.CachePolicies) > 0}
 	if err := r.measure(spec, o); err != nil {
 		return nil, err
 	}
@@ -119,7 +120,8 @@ func (b *bout) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.say("%s, %s: prepared in %.1f s", b.report.Name, strings.TrimSpace(v.name+" "+c.evicts), time.Since(begun).Seconds())
+		b.say("%s, %s: prepared in %.1f s", b.report.Name, strings.TrimSpace(v.name+" "+c.evicts),
+			time.Since(begun).Seconds())
 		b.variants = append(b.variants, v)
 		line := Policy{Name: display(p), Policy: p.String(), Evicts: c.evicts}
 		if c.evicts != "" {
@@ -189,7 +191,8 @@ func (b *bout) saturate(ctx context.Context) error {
 			var r load.Result
 			var err error
 			if block >= warm || v.policy != schedule.None { // RE has nothing to warm up
-				r, err = load.Closed(ctx, load.Options{Name: v.name, Workers: o.Clients, Requests: perBlock, First: b.first + block*perBlock}, v.do)
+				r, err = load.Closed(ctx, load.Options{Name: v.name, Workers: o.Clients, Requests: perBlock,
+					First: b.first + block*perBlock}, v.do)
 			}
 			if err == nil && r.Requests != r.Answered {
 				err = fmt.Errorf("%d of %d requests failed: %v", r.Requests-r.Answered, r.Requests, r.Errors)
@@ -198,7 +201,8 @@ func (b *bout) saturate(ctx context.Context) error {
 			return r, err
 		}}
 	}
-	opt := load.CompareOptions{Blocks: o.Blocks, Warmup: warm, Seed: o.Seed, Metrics: []load.Metric{load.ByThroughput, load.ByP50, load.ByP99}}
+	opt := load.CompareOptions{Blocks: o.Blocks, Warmup: warm, Seed: o.Seed,
+		Metrics: []load.Metric{load.ByThroughput, load.ByP50, load.ByP99}}
 	toRE, err := load.Compare(ctx, opt, variants)
 	if err != nil {
 		return err
@@ -221,7 +225,8 @@ func (b *bout) saturate(ctx context.Context) error {
 
 // again takes a comparison's runs and compares them with another variant, and returns the ratios of
 // throughput.
-func (b *bout) again(ctx context.Context, opt load.CompareOptions, runs [][]load.Result, base int) ([]load.MetricRatio, error) {
+func (b *bout) again(ctx context.Context, opt load.CompareOptions, runs [][]load.Result,
+	base int) ([]load.MetricRatio, error) {
 	replay := func(i int) load.Variant {
 		return load.Variant{Name: b.variants[i].name, Run: func(_ context.Context, block int) (load.Result, error) {
 			return runs[i][block], nil
@@ -359,7 +364,8 @@ func (b *bout) tried(name string, t *load.Trial) {
 	}
 	all := load.Merge(t.Runs...)
 	b.say("%s, %s: %.4g requests/s %s, %.1f %% of %d requests in time, P99 %.1f ms of those answered",
-		b.report.Name, name, t.Rate, verdict, 100*float64(all.Good)/float64(max(all.Requests, 1)), all.Requests, all.Latency.P99)
+		b.report.Name, name, t.Rate, verdict, 100*float64(all.Good)/float64(max(all.Requests, 1)), all.Requests,
+		all.Latency.P99)
 }
 
 // sweep counts tokens at other sizes of memory, without computing.

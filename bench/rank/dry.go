@@ -74,8 +74,8 @@ func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 	return r, nil
 }
 
-// equals says which segment of a job is computed in the place of each, as the engine's jobs with Once have it: the first that has the same
-// kind, tokens, place and view. It is nil where each is computed.
+// equals says which segment of a job is computed in the place of each, as the engine's jobs with Once have it: the
+// first that has the same kind, tokens, place and view. It is nil where each is computed.
 func equals(j *engine.Job) []int {
 	if !j.Once {
 		return nil

@@ -79,7 +79,8 @@ func CountEvictions(ctx context.Context, o EvictionOptions, each func(*Eviction)
 	return out, nil
 }
 
-func (s *system) countEvictions(ctx context.Context, src *source, share float64, policy string, requests int) (*Eviction, error) {
+func (s *system) countEvictions(ctx context.Context, src *source, share float64, policy string,
+	requests int) (*Eviction, error) {
 	times := s.flops()
 	memory := newBudget(src.w, &s.shape, share)
 	users := memory.users * int64(s.shape.ChunkBytes(1, false))
@@ -104,5 +105,6 @@ func (s *system) countEvictions(ctx context.Context, src *source, share float64,
 		}
 	}
 	did, f := v.tally().minus(before), v.store.Forecasts()
-	return &Eviction{Share: share, Policy: policy, Prompt: did.prompt, Computed: did.computed, Models: f.Models, RMS: f.RMS}, nil
+	return &Eviction{Share: share, Policy: policy, Prompt: did.prompt, Computed: did.computed, Models: f.Models,
+		RMS: f.RMS}, nil
 }

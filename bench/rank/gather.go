@@ -116,7 +116,8 @@ func (a *assembler) userJob(ctx context.Context, user []int32, lengths []int) (*
 		return nil, err
 	}
 	n := len(l.Plan.Segments)
-	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}}, Segments: make([]engine.Segment, n)}
+	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}},
+		Segments: make([]engine.Segment, n)}
 	job.Segments[l.User].Keep = true
 	r, err := a.engine.Do(ctx, job)
 	if err != nil {
@@ -154,7 +155,8 @@ func (k *placed) measure(ctx context.Context, e *engine.Engine, gpu cuda.Device,
 			}
 		}
 	}
-	k.line.Device, k.line.Fetched, k.line.InPlace = report.Median(times[0]), report.Median(times[1]), report.Median(times[2])
+	k.line.Device, k.line.Fetched, k.line.InPlace = report.Median(times[0]), report.Median(times[1]),
+		report.Median(times[2])
 	return nil
 }
 
@@ -176,7 +178,8 @@ func (p *printer) gathering(lines []Gathering) {
 		return
 	}
 	p.printf("\nrankings by where the cached part lies; medians of runs in turns\n")
-	rows := [][]string{{"cached", "tokens computed", "cached", "MiB", "GPU's memory ms", "host's, fetched beside ms", "host's, in place ms"}}
+	rows := [][]string{{"cached", "tokens computed", "cached", "MiB", "GPU's memory ms", "host's, fetched beside ms",
+		"host's, in place ms"}}
 	for _, l := range lines {
 		rows = append(rows, []string{l.Cached, fmt.Sprint(l.Rows), fmt.Sprint(l.Tokens), fmt.Sprintf("%.1f", l.MiB),
 			fmt.Sprintf("%.2f", l.Device), fmt.Sprintf("%.2f", l.Fetched), fmt.Sprintf("%.2f", l.InPlace)})

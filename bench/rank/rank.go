@@ -53,7 +53,8 @@ type Options struct {
 	Sweep  []float64 // shares for which tokens are counted without computing
 	Count  bool      // count tokens only, at Memory too
 	// Starts says how caches begin: Cold, with items computed when first asked for, or Indexed, with all items computed
-	// before the first request. With both, the default, the indexed start is measured and the cold one is counted beside it.
+	// before the first request. With both, the default, the indexed start is measured and the cold one is counted beside
+	// it.
 	Starts  []string
 	Clients int     // of the closed loop; 4
 	Open    float64 // load of the open loop as a share of UP's saturated rate; 0: left out
@@ -217,7 +218,8 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	perBlock, warm := o.blocks()
 	r := &Report{
 		Date: time.Now().UTC().Format(time.DateOnly), Device: sys.device.Name(), Model: sys.describe(), Format: o.Format,
-		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Start: o.start(), Counted: o.Count, DryWarmup: o.DryWarmup,
+		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks,
+		Start: o.start(), Counted: o.Count, DryWarmup: o.DryWarmup,
 	}
 	p := newPrinter(w, o.JSON)
 	p.head(r)

@@ -23,7 +23,8 @@ import (
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	r, err := Run(t.Context(), Options{
-		Workloads: []string{"Beauty"}, Requests: 90, Blocks: 3, Tokens: 0.1, Memory: 0.3, Sweep: []float64{0, 1}, Open: 0.5, Seconds: 0.1,
+		Workloads: []string{"Beauty"}, Requests: 90, Blocks: 3, Tokens: 0.1, Memory: 0.3, Sweep: []float64{0, 1}, Open: 0.5,
+		Seconds: 0.1,
 		Clients: 1, // at a time, as the bound has it
 		Model:   "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1, JSON: true,
 	}, &out)
@@ -40,18 +41,21 @@ func TestRun(t *testing.T) {
 	}
 	for _, p := range w.Policies {
 		if p.Saturated.Answered != 60 || p.PromptTokens != w.Policies[0].PromptTokens || p.Open == nil {
-			t.Errorf("%s answered %d requests of %.1f tokens, want 60 of %.1f", p.Name, p.Saturated.Answered, p.PromptTokens, w.Policies[0].PromptTokens)
+			t.Errorf("%s answered %d requests of %.1f tokens, want 60 of %.1f", p.Name, p.Saturated.Answered, p.PromptTokens,
+				w.Policies[0].PromptTokens)
 		}
 		if got := 1 - p.ComputedTokens/p.PromptTokens; math.Abs(got-p.Reused) > 1e-9 {
 			t.Errorf("%s: computed %.1f of %.1f, but %.3f reused", p.Name, p.ComputedTokens, p.PromptTokens, p.Reused)
 		}
 		if w.MemoryBound < w.Bound || p.PoolBytes > w.Bytes || p.ComputedTokens < w.Bound {
-			t.Errorf("%s: %d bytes of %d, %.1f tokens computed, bound %.1f", p.Name, p.PoolBytes, w.Bytes, p.ComputedTokens, w.Bound)
+			t.Errorf("%s: %d bytes of %d, %.1f tokens computed, bound %.1f", p.Name, p.PoolBytes, w.Bytes, p.ComputedTokens,
+				w.Bound)
 		}
 	}
 	re, ip := w.policy("RE"), w.policy("IP")
 	if re.Reused != 0 || ip.UserFirst != 0 || ip.Indexed < w.Items*9/10 {
-		t.Errorf("RE reused %v; IP put the user first in %v and indexed %d of %d items", re.Reused, ip.UserFirst, ip.Indexed, w.Items)
+		t.Errorf("RE reused %v; IP put the user first in %v and indexed %d of %d items", re.Reused, ip.UserFirst, ip.Indexed,
+			w.Items)
 	}
 	if small, large := w.Sweep[0].Computed["auto"], w.Sweep[1].Computed["auto"]; large > small {
 		t.Errorf("auto computes %.1f tokens with all memory and %.1f with little", large, small)
@@ -63,7 +67,8 @@ func TestRun(t *testing.T) {
 func TestPressure(t *testing.T) {
 	var out, progress bytes.Buffer
 	r, err := Run(t.Context(), Options{
-		Workloads: []string{"beauty"}, CachePolicies: []string{"lru", "default"}, Requests: 600, Warmup: .9, DryWarmup: true, Blocks: 3,
+		Workloads: []string{"beauty"}, CachePolicies: []string{"lru", "default"}, Requests: 600, Warmup: .9, DryWarmup: true,
+		Blocks: 3,
 		Tokens: 0.1, Memory: 0.1, Open: 0.5, Seconds: 0.1, Search: true, SearchTime: 100 * time.Millisecond, Repeats: 1,
 		Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1, Progress: &progress,
 	}, &out)
@@ -75,8 +80,10 @@ func TestPressure(t *testing.T) {
 		t.Fatalf("policies %+v", w.Policies)
 	}
 	for _, p := range w.Policies {
-		if p.Saturated.Answered != r.Blocks*r.BlockRequests || p.Open == nil || p.Found == nil || p.EvictedUsers == 0 || p.PoolBytes > w.Bytes || p.Reused == 0 {
-			t.Errorf("%s answered %d, evicted %d users, holds %d of %d bytes, reused %v", p.Name, p.Saturated.Answered, p.EvictedUsers, p.PoolBytes, w.Bytes, p.Reused)
+		if p.Saturated.Answered != r.Blocks*r.BlockRequests || p.Open == nil || p.Found == nil || p.EvictedUsers == 0 ||
+			p.PoolBytes > w.Bytes || p.Reused == 0 {
+			t.Errorf("%s answered %d, evicted %d users, holds %d of %d bytes, reused %v", p.Name, p.Saturated.Answered,
+				p.EvictedUsers, p.PoolBytes, w.Bytes, p.Reused)
 		}
 	}
 	for _, want := range []string{"over UP lru", "sustained rate"} {
@@ -107,7 +114,8 @@ func TestLeastCost(t *testing.T) {
 
 // Counting without computing finds what one client's requests would compute.
 func TestDryCountsAlike(t *testing.T) {
-	o := Options{Requests: 60, Blocks: 2, Tokens: 0.1, Memory: 0.1, Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1}
+	o := Options{Requests: 60, Blocks: 2, Tokens: 0.1, Memory: 0.1, Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"),
+		Threads: 1}
 	if err := o.setDefaults(); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +169,8 @@ func TestChecks(t *testing.T) {
 	make := func(name string, auto, up, overUP, overRE float64) *Workload {
 		return &Workload{Name: name, Bound: 40, Policies: []Policy{
 			{Name: "RE", ComputedTokens: 200}, {Name: "UP", ComputedTokens: up},
-			{Name: "auto", ComputedTokens: auto, OverUP: load.MetricRatio{Ratio: overUP}, OverRE: load.MetricRatio{Ratio: overRE}},
+			{Name: "auto", ComputedTokens: auto, OverUP: load.MetricRatio{Ratio: overUP},
+				OverRE: load.MetricRatio{Ratio: overRE}},
 		}}
 	}
 	good := []*Workload{make("A", 100, 98, 1.7, 1.2), make("B", 60, 90, 1.1, 2.4)}
@@ -241,7 +250,8 @@ func TestBeauty(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "tokenizer.json"), tok)
 	var out bytes.Buffer
-	o := BeautyOptions{Data: dir, Tokenizer: filepath.Join(dir, "tokenizer.json"), Dir: filepath.Join(dir, "m"), Users: 3, Candidates: 12, Threads: 1}
+	o := BeautyOptions{Data: dir, Tokenizer: filepath.Join(dir, "tokenizer.json"), Dir: filepath.Join(dir, "m"), Users: 3,
+		Candidates: 12, Threads: 1}
 	r, err := Beauty(t.Context(), o, &out)
 	if err != nil {
 		t.Fatal(err)

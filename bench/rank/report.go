@@ -122,9 +122,11 @@ func (p *printer) finish(found any) error {
 func (p *printer) head(r *Report) {
 	p.printf("%s, %s, %s\nmodel %s\n", r.Date, r.Device, r.Format, r.Model)
 	if r.Counted {
-		p.printf("Lengths ×%g. Tokens are counted, nothing is computed; %d requests after %d to warm up, one at a time.\n", r.TokenScale, r.Blocks*r.BlockRequests, r.WarmupBlocks*r.BlockRequests)
+		p.printf("Lengths ×%g. Tokens are counted, nothing is computed; %d requests after %d to warm up, one at a time.\n",
+			r.TokenScale, r.Blocks*r.BlockRequests, r.WarmupBlocks*r.BlockRequests)
 	} else {
-		p.printf("Lengths ×%g. %d clients in a closed loop; %d blocks of %d requests after %d to warm up, policies in turns.\n", r.TokenScale, r.Clients, r.Blocks, r.BlockRequests, r.WarmupBlocks)
+		p.printf("Lengths ×%g. %d clients in a closed loop; %d blocks of %d requests after %d to warm up, policies in "+
+			"turns.\n", r.TokenScale, r.Clients, r.Blocks, r.BlockRequests, r.WarmupBlocks)
 	}
 	if r.DryWarmup {
 		p.printf("All of the warm-up but one block filled the caches without computing.\n")
@@ -132,15 +134,18 @@ func (p *printer) head(r *Report) {
 	if r.Start == Cold {
 		p.printf("Caches start cold: items are computed when first asked for.\n")
 	} else {
-		p.printf("Items were computed before the first request for the policies that can use them; \"cold\" columns are counted without that.\n")
+		p.printf("Items were computed before the first request for the policies that can use them; \"cold\" columns are " +
+			"counted without that.\n")
 	}
 }
 
 func (p *printer) workload(r *Workload) {
 	s := &r.Stream
-	p.printf("\n%s: %d users, %d items (×%.4g), %d requests in %.0f minutes of the stream; per request %.0f user and %.0f item tokens\n",
+	p.printf("\n%s: %d users, %d items (×%.4g), %d requests in %.0f minutes of the stream; per request %.0f user and "+
+		"%.0f item tokens\n",
 		r.Name, r.Users, r.Items, r.Scale, s.Requests, s.Span.Minutes(), s.RequestUserTokens, s.RequestItemTokens)
-	p.printf("memory of each cache: %s, room for all items (%s) and %.3g %% of the users' tokens\n", mib(r.Bytes), mib(r.ItemBytes), 100*r.Share)
+	p.printf("memory of each cache: %s, room for all items (%s) and %.3g %% of the users' tokens\n", mib(r.Bytes),
+		mib(r.ItemBytes), 100*r.Share)
 	timed := r.Policies[0].Saturated.Requests > 0
 	head := []string{""}
 	if timed {
@@ -181,7 +186,8 @@ func (p *printer) workload(r *Workload) {
 	}
 	p.table(rows)
 	if !r.Pressure {
-		p.printf("with the future known no choice computes less than %.0f tokens in this memory (all items kept), %.0f with room for everything\n", r.MemoryBound, r.Bound)
+		p.printf("with the future known no choice computes less than %.0f tokens in this memory (all items kept), %.0f "+
+			"with room for everything\n", r.MemoryBound, r.Bound)
 	}
 	for i := range r.Policies {
 		l := &r.Policies[i]
@@ -223,7 +229,8 @@ func (p *printer) openLoop(r *Workload) {
 		return
 	}
 	first := r.Policies[0].Open
-	p.printf("open loop: %d requests to each as a Poisson process of %.1f per second, in turns; the SLO is %.0f ms from the intended time of sending\n",
+	p.printf("open loop: %d requests to each as a Poisson process of %.1f per second, in turns; the SLO is %.0f ms from "+
+		"the intended time of sending\n",
 		first.Requests, first.Offered, first.SLO)
 	rows := [][]string{{"", "answered/s", "within SLO", "P50 ms", "P90 ms", "P99 ms"}}
 	for i := range r.Policies {
@@ -240,8 +247,10 @@ func (p *printer) found(r *Workload) {
 	if len(r.Policies) < 2 || r.Policies[0].Found == nil {
 		return
 	}
-	p.printf("sustained rate: the highest of a Poisson process with 99 %% of the requests within the SLO, their deadline; searched in turns\n")
-	head := append(append([]string{"", "sustains/s", "fails at/s"}, r.ratios()...), "rates tried", "requests at it", "P50 ms", "P99 ms")
+	p.printf("sustained rate: the highest of a Poisson process with 99 %% of the requests within the SLO, their " +
+		"deadline; searched in turns\n")
+	head := append(append([]string{"", "sustains/s", "fails at/s"}, r.ratios()...), "rates tried", "requests at it",
+		"P50 ms", "P99 ms")
 	rows := [][]string{head}
 	over := func(f *load.Found, base int) string {
 		if rate := r.Policies[base].Found.Rate; rate > 0 {

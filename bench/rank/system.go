@@ -36,11 +36,15 @@ import (
 // model, ×0.25 and ×0.5: with lengths scaled by the same factor attention keeps its share of the
 // FLOPs, which decides what reuse saves, since cached keys are attended to all the same.
 var models = map[string]modeltest.Spec{
-	"tiny":       {Architecture: modeltest.Qwen2, Hidden: 64, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 32, Inter: 128, Vocab: 2048},
-	"small":      {Architecture: modeltest.Qwen2, Hidden: 384, Layers: 4, Heads: 6, KVHeads: 2, HeadDim: 64, Inter: 2240, Vocab: 16384},
-	"medium":     {Architecture: modeltest.Qwen2, Hidden: 768, Layers: 8, Heads: 12, KVHeads: 2, HeadDim: 64, Inter: 4480, Vocab: 16384},
+	"tiny": {Architecture: modeltest.Qwen2, Hidden: 64, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 32, Inter: 128,
+		Vocab: 2048},
+	"small": {Architecture: modeltest.Qwen2, Hidden: 384, Layers: 4, Heads: 6, KVHeads: 2, HeadDim: 64, Inter: 2240,
+		Vocab: 16384},
+	"medium": {Architecture: modeltest.Qwen2, Hidden: 768, Layers: 8, Heads: 12, KVHeads: 2, HeadDim: 64, Inter: 4480,
+		Vocab: 16384},
 	"qwen2-0.5b": modeltest.Qwen2Half(),
-	"qwen2-1.5b": {Architecture: modeltest.Qwen2, Hidden: 1536, Layers: 28, Heads: 12, KVHeads: 2, HeadDim: 128, Inter: 8960, Vocab: 151936, RopeTheta: 1e6},
+	"qwen2-1.5b": {Architecture: modeltest.Qwen2, Hidden: 1536, Layers: 28, Heads: 12, KVHeads: 2, HeadDim: 128,
+		Inter: 8960, Vocab: 151936, RopeTheta: 1e6},
 }
 
 // system is a model on a device, which all variants share.
@@ -164,12 +168,14 @@ type tally struct {
 }
 
 func (t tally) minus(u tally) tally {
-	return tally{t.requests - u.requests, t.userFirst - u.userFirst, t.prompt - u.prompt, t.cached - u.cached, t.computed - u.computed}
+	return tally{t.requests - u.requests, t.userFirst - u.userFirst, t.prompt - u.prompt, t.cached - u.cached,
+		t.computed - u.computed}
 }
 
 // newVariant opens a server of one policy for a stream, with that much memory. Its jobs run on the
 // device, or dry when times is not nil.
-func (s *system) newVariant(ctx context.Context, p schedule.Policy, src *source, memory int64, times *schedule.PrefillModel) (*variant, error) {
+func (s *system) newVariant(ctx context.Context, p schedule.Policy, src *source, memory int64,
+	times *schedule.PrefillModel) (*variant, error) {
 	b, err := s.builder(src.w)
 	if err != nil {
 		return nil, err
@@ -182,7 +188,8 @@ func (s *system) newVariant(ctx context.Context, p schedule.Policy, src *source,
 }
 
 // newCached opens a server of one policy for prompts of b.
-func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Policy, memory int64, times *schedule.PrefillModel) (v *variant, err error) {
+func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Policy, memory int64,
+	times *schedule.PrefillModel) (v *variant, err error) {
 	v = &variant{policy: p, name: display(p)}
 	defer func() {
 		if err != nil {

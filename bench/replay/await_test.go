@@ -31,7 +31,8 @@ func TestAwaitsAreReplayed(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(t *testing.T) {
 		log := record.New(&out, 1<<20)
-		m := schedule.PrefillModel{Row: 1, Quality: schedule.Quality{Largest: schedule.Sample{Rows: 100, Keys: 5050, Requests: 1}}}
+		m := schedule.PrefillModel{Row: 1, Quality: schedule.Quality{
+			Largest: schedule.Sample{Rows: 100, Keys: 5050, Requests: 1}}}
 		opt := dispatch.Options{SLO: time.Minute, Model: m, Record: log.Room("dispatch")}
 		d, err := dispatch.New([]dispatch.Engine{perToken{}, perToken{}}, opt)
 		if err != nil {
@@ -66,6 +67,7 @@ func TestAwaitsAreReplayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Different > 0 || r.Decisions["dispatch until"] < 3 || !strings.Contains(out.String(), "resume") {
-		t.Errorf("%d decisions differ, %v:\n%s\n%s", r.Different, r.Decisions, strings.Join(r.Differences, "\n"), out.String())
+		t.Errorf("%d decisions differ, %v:\n%s\n%s", r.Different, r.Decisions, strings.Join(r.Differences, "\n"),
+			out.String())
 	}
 }

@@ -101,7 +101,8 @@ func request(v *record.Values) schedule.Request {
 	for _, f := range v.Floats() {
 		in.ItemFrequency = append(in.ItemFrequency, float32(f))
 	}
-	in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown, in.UserRoom = v.Float(), v.Float(), v.Float(), v.Bool(), v.Bool()
+	in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown, in.UserRoom = v.Float(), v.Float(), v.Float(), v.Bool(),
+		v.Bool()
 	in.Queue, in.Slack = v.Float(), v.Float()
 	return in
 }

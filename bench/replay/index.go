@@ -54,7 +54,8 @@ func keysOf(v *record.Values) []plan.Key {
 	return keys
 }
 
-// index is the room of such an index. Where it said that entries are is what the store had told it: that is not compared.
+// index is the room of such an index. Where it said that entries are is what the store had told it: that is not
+// compared.
 type index struct {
 	hotness
 	next string // the decision that follows

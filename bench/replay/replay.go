@@ -14,8 +14,8 @@
 //
 // A log has the decisions that rooms take while they hold their lock, and what they were told. What it does not have:
 //   - Removals when a store is closed have no input. The replay takes them as they come, at the end of a store.
-//   - Policies of before a search for LRU's victim had an end ask twice of an entry that leaves. The second question, if
-//     its answer is the same, is left out.
+//   - Policies of before a search for LRU's victim had an end ask twice of an entry that leaves. The second question,
+//     if its answer is the same, is left out.
 //   - Logs of before package residency tell less: see before.go.
 //   - Logs of before records had a lock mix the lines of requests that choose an order at the same time. A choice then
 //     has to be that of one of the requests that wait for theirs.

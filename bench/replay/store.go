@@ -14,7 +14,8 @@ import (
 // held is an entry of a store that is replayed.
 type held = residency.Held[struct{}]
 
-// store replays what is held where. What the books did since the last input waits to be compared with the lines that follow it.
+// store replays what is held where. What the books did since the last input waits to be compared with the lines that
+// follow it.
 type store struct {
 	config residency.Config
 	core   *residency.Core[struct{}]
@@ -102,7 +103,8 @@ func (s *store) in(l *record.Line, then []*record.Line) {
 		s.config.Policy, s.config.Below, s.config.Predict = v.Text(), v.Bool(), v.Bool()
 		return
 	case "level":
-		s.config.Levels = append(s.config.Levels, residency.LevelConfig{Tier: tier(v, v.Text()), Slots: v.Int(), Bytes: v.Int64()})
+		s.config.Levels = append(s.config.Levels, residency.LevelConfig{
+			Tier: tier(v, v.Text()), Slots: v.Int(), Bytes: v.Int64()})
 		s.before = v.Left() > 0
 		return
 	case "hotness":
@@ -208,7 +210,8 @@ func (s *store) step(op string, v *record.Values) {
 			s.asked = c.Matched(h, v.Int(), v.Int())
 		}
 	case "insert":
-		s.insert = &insert{tokens: v.Int(), start: v.Int(), added: s.run(v), bytes: v.Int64(), parent: s.run(v), covered: s.run(v)}
+		s.insert = &insert{tokens: v.Int(), start: v.Int(), added: s.run(v), bytes: v.Int64(), parent: s.run(v),
+			covered: s.run(v)}
 	}
 }
 

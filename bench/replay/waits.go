@@ -6,8 +6,8 @@ import (
 	"grebe/schedule"
 )
 
-// answers has what a room decided since the last input of each kind, by the operation of the line that logs it. Lines of kinds
-// that have no common lock may mix.
+// answers has what a room decided since the last input of each kind, by the operation of the line that logs it. Lines
+// of kinds that have no common lock may mix.
 type answers map[string]string
 
 func (a answers) decided(op string, values ...any) { a[op] = record.Text(op, values...) }

@@ -1,5 +1,5 @@
-// Package report writes what benchmarks found for programs. A number that is not finite, such as a ratio to a time of 0, is null
-// there: JSON has no such numbers, and encoding/json would lose a report of hours for one of them.
+// Package report writes what benchmarks found for programs. A number that is not finite, such as a ratio to a time of
+// 0, is null there: JSON has no such numbers, and encoding/json would lose a report of hours for one of them.
 package report
 
 import (
@@ -45,8 +45,8 @@ func withNulls(report any) ([]byte, error) {
 	return data, nil
 }
 
-// finite returns a copy of v in which stand-ins are in the place of numbers that are not finite. Fields that are not exported, and
-// not written, are as they were.
+// finite returns a copy of v in which stand-ins are in the place of numbers that are not finite. Fields that are not
+// exported, and not written, are as they were.
 func finite(v reflect.Value) reflect.Value {
 	if !v.IsValid() {
 		return v

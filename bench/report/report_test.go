@@ -25,12 +25,15 @@ type line struct {
 	hidden  float64
 }
 
-// A report with numbers that are not finite is written whole, in its order, with null in their places; it is not changed.
+// A report with numbers that are not finite is written whole, in its order, with null in their places; it is not
+// changed.
 func TestNumbersThatAreNotFiniteAreNull(t *testing.T) {
 	nan, inf, seven := math.NaN(), math.Inf(1), int64(7)
 	r := &line{
-		Name: "a", Ratio: nan, Small: float32(math.Inf(-1)), Two: [2]float64{1, inf}, Each: []float64{2, math.Inf(-1), 3}, By: map[string]float64{"x": nan, "y": 4},
-		More: &line{Name: "b", Ratio: 0.5}, Any: []any{nan, "text", 5.0}, Skipped: nan, hidden: nan, Lists: map[string][]*int64{"l": {&seven, nil}},
+		Name: "a", Ratio: nan, Small: float32(math.Inf(-1)), Two: [2]float64{1, inf}, Each: []float64{2, math.Inf(-1), 3},
+		By:   map[string]float64{"x": nan, "y": 4},
+		More: &line{Name: "b", Ratio: 0.5}, Any: []any{nan, "text", 5.0}, Skipped: nan, hidden: nan,
+		Lists: map[string][]*int64{"l": {&seven, nil}},
 	}
 	var out strings.Builder
 	if err := JSON(&out, r); err != nil {

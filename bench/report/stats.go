@@ -17,8 +17,9 @@ func Median(values []float64) float64 {
 	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
 }
 
-// Interval returns values between which the median that they were drawn from lies with a confidence of at least 95 %: on each
-// side of it lie as many as n tosses of a coin show heads. Few values give the least and the greatest, with less confidence.
+// Interval returns values between which the median that they were drawn from lies with a confidence of at least 95 %:
+// on each side of it lie as many as n tosses of a coin show heads. Few values give the least and the greatest, with
+// less confidence.
 func Interval(values []float64) (low, high float64) {
 	v := slices.Sorted(slices.Values(values))
 	n, skip := len(v), 0
@@ -47,8 +48,8 @@ func Percentile[T cmp.Ordered](sorted []T, percent int) T {
 // student is the 97.5 % quantile of Student's t by degrees of freedom.
 var student = []float64{math.Inf(1), 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228}
 
-// Mean returns the mean of a few values, such as one per seed, and values between which the mean that they were drawn from
-// lies with a confidence of 95 %, if they are normally distributed. One value is its own interval. Of more than 11
+// Mean returns the mean of a few values, such as one per seed, and values between which the mean that they were drawn
+// from lies with a confidence of 95 %, if they are normally distributed. One value is its own interval. Of more than 11
 // values the interval is a little wider than it needs to be.
 func Mean(values []float64) (mean, low, high float64) {
 	for _, x := range values {
@@ -76,8 +77,8 @@ func Ratios(a, b []float64) []float64 {
 	return out
 }
 
-// Above returns the p value of a one-sided signed-rank test of Wilcoxon: how likely ratios would be above 1 so often and
-// so far if what they compare were the same. It is exact; of equal distances each has the mean of their ranks.
+// Above returns the p value of a one-sided signed-rank test of Wilcoxon: how likely ratios would be above 1 so often
+// and so far if what they compare were the same. It is exact; of equal distances each has the mean of their ranks.
 func Above(ratios []float64) float64 {
 	var logs []float64
 	for _, r := range ratios {

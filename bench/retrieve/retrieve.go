@@ -231,7 +231,8 @@ func timed(c *driver.Context, s *driver.Stream, repeats int, work func() error) 
 }
 
 func (r *Report) write(w io.Writer) error {
-	fmt.Fprintf(w, "%s: %d items × %d in bf16, %.2f GB, loaded in %.1f s\n", r.Device, r.Items, r.Width, float64(r.Bytes)/1e9, r.LoadSeconds)
+	fmt.Fprintf(w, "%s: %d items × %d in bf16, %.2f GB, loaded in %.1f s\n", r.Device, r.Items, r.Width,
+		float64(r.Bytes)/1e9, r.LoadSeconds)
 	fmt.Fprintf(w, "reading alone: %.2f TB/s; copying: %.2f TB/s\n\n", r.ReadRate/1e12, r.CopyRate/1e12)
 	t := report.Table(w)
 	fmt.Fprintln(t, "queries\tk\tms\t95 %\tTB/s\t× reading\t")

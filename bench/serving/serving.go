@@ -132,7 +132,8 @@ func Run(ctx context.Context, o Options) ([]Loop, error) {
 
 // run is what open and closed loops have in common.
 func (o *Options) run(name string, slo time.Duration, first int) load.Options {
-	return load.Options{Name: name, Duration: o.Length, Warmup: o.Warmup, First: first, SLO: slo, InFlight: 4096, Classify: classOf}
+	return load.Options{Name: name, Duration: o.Length, Warmup: o.Warmup, First: first, SLO: slo, InFlight: 4096,
+		Classify: classOf}
 }
 
 func (o *Options) deadline(usual time.Duration) time.Duration {
@@ -254,7 +255,8 @@ func (c *client) loop(r load.Result, clients int) Loop {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := float64(max(c.answers, 1))
-	l := Loop{Result: r, Clients: clients, Width: c.o.Width, Computed: float64(c.computed) / n, Cached: float64(c.cached) / n,
+	l := Loop{Result: r, Clients: clients, Width: c.o.Width, Computed: float64(c.computed) / n,
+		Cached: float64(c.cached) / n,
 		Within: float64(r.Good) / float64(max(r.Requests, 1)), Sustained: clients == 0 && r.KeepsSLO()}
 	c.answers, c.computed, c.cached = 0, 0, 0
 	return l

@@ -59,14 +59,16 @@ func TestRatesThatAreSustained(t *testing.T) {
 	for refuse, want := range map[int]bool{0: true, 10: false} {
 		url, _ := server(t, refuse)
 		// The SLO is far away: how fast this machine is does not matter.
-		loops, err := Run(t.Context(), Options{URL: url, Width: 7, Rates: []float64{300}, Clients: []int{2}, Length: 300 * time.Millisecond,
+		loops, err := Run(t.Context(), Options{URL: url, Width: 7, Rates: []float64{300}, Clients: []int{2},
+			Length: 300 * time.Millisecond,
 			Warmup: time.Millisecond, SLO: time.Minute})
 		if err != nil || len(loops) != 2 {
 			t.Fatalf("%d loops: %v", len(loops), err)
 		}
 		open, closed := &loops[0], &loops[1]
 		if open.Sustained != want || closed.Sustained {
-			t.Errorf("each %d-th request is refused: sustained %v, by clients %v; want %v and false", refuse, open.Sustained, closed.Sustained, want)
+			t.Errorf("each %d-th request is refused: sustained %v, by clients %v; want %v and false", refuse, open.Sustained,
+				closed.Sustained, want)
 		}
 		if open.Computed != 40 || open.Cached != 60 || closed.Clients != 2 {
 			t.Errorf("%v tokens computed, %v cached, %d clients; want 40, 60, 2", open.Computed, open.Cached, closed.Clients)

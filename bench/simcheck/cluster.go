@@ -173,7 +173,8 @@ func (l *Link) connect(c *sim.Scenario) {
 // writeCluster shows people how a cluster was compared.
 func (r *Rate) writeCluster(w io.Writer) {
 	l := r.Link
-	fmt.Fprintf(w, "\n%d nodes at %.1f/s: %.1f tokens of a request are computed, sim %.1f", r.Nodes, r.Rate, r.Server.Computed, r.Sim.Computed)
+	fmt.Fprintf(w, "\n%d nodes at %.1f/s: %.1f tokens of a request are computed, sim %.1f", r.Nodes, r.Rate,
+		r.Server.Computed, r.Sim.Computed)
 	if r.ServerFall > 0 {
 		fmt.Fprintf(w, "; that is %.3f of one node's, sim %.3f", r.ServerFall, r.SimFall)
 	}

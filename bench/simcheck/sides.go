@@ -41,8 +41,10 @@ func (s *site) compare(ctx context.Context, r *Rate, seed uint64) error {
 	return err
 }
 
-// serve starts a server and sends the requests in an open loop. It leaves those that were sent, with their times, in reqs.
-func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Duration, seed uint64) (_ []sim.Ended, err error) {
+// serve starts a server and sends the requests in an open loop. It leaves those that were sent, with their times, in
+// reqs.
+func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Duration,
+	seed uint64) (_ []sim.Ended, err error) {
 	servers, err := s.start(ctx, r.Nodes)
 	defer func() {
 		for _, server := range slices.Backward(servers) { // the first one may have the others' etcd
@@ -65,7 +67,8 @@ func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Dur
 	own := cpuTime()
 	c.start = time.Now()
 	res, err := load.Open(ctx, load.Options{
-		Name: "rankings", Arrivals: workload.Poisson(r.Rate, seed), Duration: span, Requests: len(reqs.all), Timeout: time.Minute,
+		Name: "rankings", Arrivals: workload.Poisson(r.Rate, seed), Duration: span, Requests: len(reqs.all),
+		Timeout: time.Minute,
 	}, c.rank)
 	seconds, own := time.Since(c.start).Seconds(), cpuTime()-own
 	if err != nil {
@@ -164,8 +167,8 @@ func (c *client) rank(ctx context.Context, i int) error {
 	return nil
 }
 
-// simulate runs one node on the requests, or those of a cluster that a link connects: at the requests' times, or by clients that wait
-// for their answers if there are any.
+// simulate runs one node on the requests, or those of a cluster that a link connects: at the requests' times, or by
+// clients that wait for their answers if there are any.
 func (s *site) simulate(ctx context.Context, reqs *requests, clients int, link *Link) ([]sim.Ended, error) {
 	c := sim.Default()
 	c.SLO, c.Deadline = sim.Duration{Duration: s.o.Deadline}, sim.Duration{Duration: s.o.Deadline}

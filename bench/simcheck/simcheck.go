@@ -1,8 +1,8 @@
-// Package simcheck compares the simulator's predictions with a server: the same requests at the same times, to a server on this
-// machine's device and to one simulated node whose batches take as long as a profile of that device predicts.
+// Package simcheck compares the simulator's predictions with a server: the same requests at the same times, to a server
+// on this machine's device and to one simulated node whose batches take as long as a profile of that device predicts.
 //
-// The profile is fitted to batches of random tokens (bench/profile), so nothing is fitted to the load. Both begin with an empty
-// cache, and requests of the warm-up are served by both and counted by neither.
+// The profile is fitted to batches of random tokens (bench/profile), so nothing is fitted to the load. Both begin with
+// an empty cache, and requests of the warm-up are served by both and counted by neither.
 package simcheck
 
 import (
@@ -39,10 +39,11 @@ type Options struct {
 	Warmup     time.Duration                  // 5 s
 	Deadline   time.Duration                  // of a request, and the SLO; 1 s
 	Candidates int                            // of a request; 60
-	Where      bool                           // record the server and compare batch by batch; recording costs a server time outside of batches
-	Seed       uint64
-	JSON       bool
-	Progress   io.Writer
+	// record the server and compare batch by batch; recording costs a server time outside of batches
+	Where    bool
+	Seed     uint64
+	JSON     bool
+	Progress io.Writer
 }
 
 func (o *Options) setDefaults() {
@@ -115,8 +116,8 @@ type Rate struct {
 	LagP99       float64 `json:"lag_p99_ms"` // of sending; sim's arrivals are the times of sending
 	Where        *Where  `json:"where,omitempty"`
 	Link         *Link   `json:"link,omitempty"` // of a cluster
-	// ServerFall and SimFall are the tokens that a cluster computes for a request, as shares of those that one node does. 0: none was
-	// compared.
+	// ServerFall and SimFall are the tokens that a cluster computes for a request, as shares of those that one node does.
+	// 0: none was compared.
 	ServerFall float64 `json:"server_fall,omitempty"`
 	SimFall    float64 `json:"sim_fall,omitempty"`
 }
@@ -134,7 +135,8 @@ type Figures struct {
 	Mean       float64 `json:"mean_ms"`
 	Queue      float64 `json:"queue_ms"`   // of Mean
 	Compute    float64 `json:"compute_ms"` // of Mean
-	// Spread is the share of each node of the answered requests, the largest first. Which node that is depends on its name.
+	// Spread is the share of each node of the answered requests, the largest first. Which node that is depends on its
+	// name.
 	Spread []float64 `json:"spread"`
 	User   float64   `json:"user_first"` // share of the answered requests
 }
@@ -323,13 +325,15 @@ func (r *Rate) mix() float64 {
 func (r *Report) write(w io.Writer) error {
 	fmt.Fprintf(w, "profile: %s\npredicted capacity: %.1f rankings/s\n\n", r.Profile.Source, r.Capacity)
 	t := report.Table(w)
-	fmt.Fprintln(t, "load\t\trequests\trefused\tanswered/s\thits\tP50 ms\tP90 ms\tP99 ms\tmean ms\toutside\tqueue\tcompute\t")
+	fmt.Fprintln(t, "load\t\trequests\trefused\tanswered/s\thits\tP50 ms\tP90 ms\tP99 ms\tmean "+
+		"ms\toutside\tqueue\tcompute\t")
 	for i := range r.Rates {
 		x := &r.Rates[i]
 		x.Server.write(t, fmt.Sprintf("%.0f %%, nodes: %d", 100*x.Share, x.Nodes), "server")
 		x.Sim.write(t, fmt.Sprintf("%.1f/s", x.Rate), "sim")
 		a, b := &x.Server, &x.Sim
-		fmt.Fprintf(t, "\tratio\t\t\t%.3f\t%+.2f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t\n", b.Throughput/a.Throughput, 100*(b.Hits-a.Hits),
+		fmt.Fprintf(t, "\tratio\t\t\t%.3f\t%+.2f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t\n", b.Throughput/a.Throughput,
+			100*(b.Hits-a.Hits),
 			b.P50/a.P50, b.P90/a.P90, b.P99/a.P99, b.Mean/a.Mean, b.outside()/a.outside(), b.Queue/a.Queue,
 			b.Compute/a.Compute)
 	}
@@ -349,11 +353,13 @@ func (r *Report) write(w io.Writer) error {
 	fmt.Fprintln(w)
 	for i := range r.Rates {
 		x := &r.Rates[i]
-		fmt.Fprintf(w, "%.1f/s: of one core, the load generator used %.1f %% and the server %.0f %%; requests were sent %.2f ms late at P99\n",
+		fmt.Fprintf(w, "%.1f/s: of one core, the load generator used %.1f %% and the server %.0f %%; requests were sent "+
+			"%.2f ms late at P99\n",
 			x.Rate, 100*x.GeneratorCPU, 100*x.ServerCPU, x.LagP99)
 	}
 	b := &r.Bars
-	fmt.Fprintf(w, "bars: throughput within %.0f %%, hits within %.0f point, P50 within %.0f %%", 100*b.Throughput, 100*b.Hits, 100*b.P50)
+	fmt.Fprintf(w, "bars: throughput within %.0f %%, hits within %.0f point, P50 within %.0f %%", 100*b.Throughput,
+		100*b.Hits, 100*b.P50)
 	if b.P99 > 0 {
 		fmt.Fprintf(w, ", P99 within %.0f %%", 100*b.P99)
 	} else {
@@ -370,6 +376,7 @@ func (r *Report) write(w io.Writer) error {
 }
 
 func (f *Figures) write(w io.Writer, load, who string) {
-	fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.2f\t%.2f %%\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", load, who, f.Requests, f.Refused,
+	fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.2f\t%.2f %%\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", load, who, f.Requests,
+		f.Refused,
 		f.Throughput, 100*f.Hits, f.P50, f.P90, f.P99, f.Mean, f.outside(), f.Queue, f.Compute)
 }

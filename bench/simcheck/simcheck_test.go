@@ -14,14 +14,17 @@ import (
 func TestFigures(t *testing.T) {
 	all := []sim.Ended{
 		{At: 0, Took: time.Hour, Answered: true, Tokens: 1, Computed: 1}, // warm-up
-		{At: 10 * time.Second, Took: 10 * time.Millisecond, Queue: 2 * time.Millisecond, Compute: 6 * time.Millisecond, Answered: true,
-			Tokens: 100, Computed: 80},
+		{At: 10 * time.Second, Took: 10 * time.Millisecond, Queue: 2 * time.Millisecond, Compute: 6 * time.Millisecond,
+			Answered: true,
+			Tokens:   100, Computed: 80},
 		{At: 11 * time.Second},
-		{At: 12 * time.Second, Took: 30 * time.Millisecond, Queue: 4 * time.Millisecond, Compute: 8 * time.Millisecond, Answered: true,
-			Tokens: 300, Computed: 20},
+		{At: 12 * time.Second, Took: 30 * time.Millisecond, Queue: 4 * time.Millisecond, Compute: 8 * time.Millisecond,
+			Answered: true,
+			Tokens:   300, Computed: 20},
 	}
 	f := figures(all, 5*time.Second)
-	if f.Requests != 3 || f.Refused != 1 || f.Hits != .75 || f.Mean != 20 || f.Queue != 3 || f.Compute != 7 || f.P99 != 30 {
+	if f.Requests != 3 || f.Refused != 1 || f.Hits != .75 || f.Mean != 20 || f.Queue != 3 || f.Compute != 7 ||
+		f.P99 != 30 {
 		t.Errorf("%+v", f)
 	}
 	if want := 2 / 2.03; f.Throughput < want-1e-9 || f.Throughput > want+1e-9 {

@@ -11,14 +11,14 @@ import (
 	"grebe/sim"
 )
 
-// Where says where a difference comes from. The batches that the server ran are compared one by one with what the profile predicts
-// for them, so that neither the queue nor the cache matters.
+// Where says where a difference comes from. The batches that the server ran are compared one by one with what the
+// profile predicts for them, so that neither the queue nor the cache matters.
 type Where struct {
 	Batches []profile.Measured `json:"batches"`
 	Left    int                `json:"left"`  // batches that the log does not tell enough of
 	Sizes   []Size             `json:"sizes"` // quarters of the batches, by rows
-	// Alone is measured/predicted of batches during which no request came, in the median. A value far from 1 means that the machine
-	// is not as fast as when the profile was fitted.
+	// Alone is measured/predicted of batches during which no request came, in the median. A value far from 1 means that
+	// the machine is not as fast as when the profile was fitted.
 	Alone float64 `json:"alone"`
 }
 
@@ -89,7 +89,8 @@ func sizeOf(p *sim.Profile, batches []profile.Measured) Size {
 
 // write shows people how well batches were predicted.
 func (w *Where) write(to io.Writer, rate float64) error {
-	fmt.Fprintf(to, "\nbatches of the server at %.1f/s, a quarter per line; %d more are not known from its log\n", rate, w.Left)
+	fmt.Fprintf(to, "\nbatches of the server at %.1f/s, a quarter per line; %d more are not known from its log\n", rate,
+		w.Left)
 	t := report.Table(to)
 	fmt.Fprintln(t, "batches\trequests\trows\tsegments\tserver ms\tpredicted ms\tratio\tP10\tP90\t")
 	for i := range w.Sizes {

@@ -19,13 +19,15 @@ func TestSizes(t *testing.T) {
 		batches = append(batches, m)
 	}
 	x := sizeOf(p, batches)
-	if x.Batches != 11 || math.Abs(x.Rows-600) > 1e-9 || math.Abs(x.Segments-10) > 1e-9 || math.Abs(x.Predicted-2*7) > 1e-9 ||
+	if x.Batches != 11 || math.Abs(x.Rows-600) > 1e-9 || math.Abs(x.Segments-10) > 1e-9 ||
+		math.Abs(x.Predicted-2*7) > 1e-9 ||
 		math.Abs(x.Low-.6) > .11 || math.Abs(x.High-1.4) > .11 {
 		t.Errorf("%+v", x)
 	}
 	var out strings.Builder
 	w := Where{Sizes: []Size{x}, Left: 3, Alone: 1.25}
-	if err := w.write(&out, 7); err != nil || !strings.Contains(out.String(), "1.250 times") || !strings.Contains(out.String(), "7.0/s") {
+	if err := w.write(&out, 7); err != nil || !strings.Contains(out.String(), "1.250 times") ||
+		!strings.Contains(out.String(), "7.0/s") {
 		t.Errorf("%v: %s", err, &out)
 	}
 }

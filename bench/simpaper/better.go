@@ -59,8 +59,8 @@ func Matches() ([]Match, error) {
 	return all, nil
 }
 
-// Play compares both routers. Options.Seeds is the number of seeds from Options.First on, and for the first Options.Rates of them
-// rates are searched.
+// Play compares both routers. Options.Seeds is the number of seeds from Options.First on, and for the first
+// Options.Rates of them rates are searched.
 func (m *Match) Play(ctx context.Context, o Options) (*Outcome, error) {
 	e, err := Load(m.Experiment)
 	if err != nil {
@@ -74,7 +74,8 @@ func (m *Match) Play(ctx context.Context, o Options) (*Outcome, error) {
 		o.Log = func(string, ...any) {}
 	}
 	r := &runner{
-		Experiment: e, Options: o, closed: map[string]float64{}, cuts: map[string]*placement.Map{}, size: &m.Set, past: loadSeed,
+		Experiment: e, Options: o, closed: map[string]float64{}, cuts: map[string]*placement.Map{}, size: &m.Set,
+		past: loadSeed,
 	}
 	t := e.Runs[i]
 	if m.Stream != nil {
@@ -103,7 +104,9 @@ func (r *runner) match(ctx context.Context, t *Trial) (*Outcome, error) {
 	out.Load = equalLoad * top.Throughput
 	for k := range uint64(r.Seeds) {
 		seed := r.First + k
-		theirs, ours, err := r.pair(func(change func(*sim.Scenario)) (*Value, error) { return r.at(ctx, t, seed, out.Load, change) })
+		theirs, ours, err := r.pair(func(change func(*sim.Scenario)) (*Value, error) {
+			return r.at(ctx, t, seed, out.Load, change)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +172,8 @@ func WriteOutcomes(w io.Writer, all []*Outcome) error {
 	line := func(o *Outcome, what string, p *Pairs, more bool) {
 		theirs, _, _ := report.Mean(p.Theirs)
 		ours, _, _ := report.Mean(p.Ours)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%.4g\t%.4g\t%.3f\t%.3f–%.3f\t%s\t\n", o.Experiment, o.Router, what, len(p.Seeds), theirs, ours,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%.4g\t%.4g\t%.3f\t%.3f–%.3f\t%s\t\n", o.Experiment, o.Router, what, len(p.Seeds),
+			theirs, ours,
 			p.Ratio, p.Low, p.High, p.verdict(more))
 	}
 	for _, o := range all {

@@ -8,19 +8,20 @@ import (
 	"grebe/workload/regime"
 )
 
-// rankings is a stream of package regime: histories of events, and candidates behind them. All candidates are one item here, of
-// as many tokens: they come last, are never cached, and would only take the simulator's time one by one.
+// rankings is a stream of package regime: histories of events, and candidates behind them. All candidates are one item
+// here, of as many tokens: they come last, are never cached, and would only take the simulator's time one by one.
 type rankings struct {
 	stream *regime.Stream
 	spec   regime.Spec
 	recent []regime.Request // by user, the newer one wins
 }
 
-// recents is how many users' last requests are remembered, until a node has looked up their rows. Users have consecutive
-// numbers, so that it takes as many new users to forget one.
+// recents is how many users' last requests are remembered, until a node has looked up their rows. Users have
+// consecutive numbers, so that it takes as many new users to forget one.
 const recents = 1 << 16
 
-// rankings makes the stream of a node's workload for the whole fleet: as many times the rate, and the users who come with it.
+// rankings makes the stream of a node's workload for the whole fleet: as many times the rate, and the users who come
+// with it.
 func (s *Stream) rankings(rate float64, seed uint64) (*rankings, error) {
 	spec, err := regime.Named(s.Regime, seed)
 	if err != nil {
@@ -91,8 +92,8 @@ func missCosts(s *sim.Scenario, r *rankings) error {
 // shares are the static divisions of memory that the best is taken of, as shares of embeddings.
 var shares = []float64{0.5, 0.3, 0.7, 0.1}
 
-// bestStatic tries static shares of memory and returns the one that sustains the highest rate. A share that does not sustain what
-// the best one so far does is not looked at further.
+// bestStatic tries static shares of memory and returns the one that sustains the highest rate. A share that does not
+// sustain what the best one so far does is not looked at further.
 func (r *runner) bestStatic(find func(share, above float64) (*Value, error)) (*Value, error) {
 	best := &Value{}
 	for _, share := range shares {

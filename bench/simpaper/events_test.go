@@ -63,7 +63,8 @@ func TestMissCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	// 10,000 rows and 50 million keys; 30 rows of 1,024 bytes for each event at 49 GB/s.
-	if kv := 0.2214 + 1.053 + 0.7465; math.Abs(s.Route.MissKV-kv) > 1e-3 || math.Abs(s.Route.MissEMB-6.269) > 1e-3 || s.Route.MissLoad != 200 {
+	if kv := 0.2214 + 1.053 + 0.7465; math.Abs(s.Route.MissKV-kv) > 1e-3 || math.Abs(s.Route.MissEMB-6.269) > 1e-3 ||
+		s.Route.MissLoad != 200 {
 		t.Errorf("%v %v %v", s.Route.MissKV, s.Route.MissEMB, s.Route.MissLoad)
 	}
 }

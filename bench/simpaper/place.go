@@ -15,8 +15,8 @@ import (
 	"grebe/sim"
 )
 
-// memory returns the bytes of a node for items alone, 0 if users and items share memory: what the fullest node's part of the
-// map needs, with 3 % to spare.
+// memory returns the bytes of a node for items alone, 0 if users and items share memory: what the fullest node's part
+// of the map needs, with 3 % to spare.
 func (r *runner) memory(t *Trial, s *sim.Scenario, m *placement.Map, source sim.Stream) (int64, error) {
 	how := r.Items
 	if t.Items != "" {
@@ -50,7 +50,8 @@ const drawn = 20_000
 // learned is how many requests a cut by similarity is made from.
 const learned = 500_000
 
-// firstMap is the map that a scenario begins with; nil: it has none. Uses of items are counted in requests of the stream.
+// firstMap is the map that a scenario begins with; nil: it has none. Uses of items are counted in requests of the
+// stream.
 func (r *runner) firstMap(t *Trial, s *sim.Scenario) (*placement.Map, error) {
 	if s.Placement.Kind == "none" {
 		return nil, nil
@@ -172,7 +173,8 @@ func similar(s *placement.Sketch, nodes, items int) (*placement.Map, error) {
 		return nil, err
 	}
 	return placement.Similar(placement.SimilarConfig{
-		Config: placement.Config{Epoch: 1, Members: placement.Members(nodes), Items: items}, Graph: g, Uses: s.Uses(), Hot: placement.HotShare,
+		Config: placement.Config{Epoch: 1, Members: placement.Members(nodes), Items: items}, Graph: g, Uses: s.Uses(),
+		Hot: placement.HotShare,
 	})
 }
 
@@ -266,8 +268,8 @@ func readHistories(file string) (*histories, error) {
 	return h, scan.Err()
 }
 
-// Random walks of the candidates: how many of the user's last items they begin at, how likely one begins again after a step,
-// and how many steps are made per candidate at most.
+// Random walks of the candidates: how many of the user's last items they begin at, how likely one begins again after a
+// step, and how many steps are made per candidate at most.
 const (
 	lastItems = 3
 	restart   = 0.5

@@ -36,7 +36,8 @@ func (r *Report) Write(w io.Writer) error {
 	t := report.Table(w)
 	fmt.Fprintf(t, "what\tpaper\tours\tseeds\tdifference\t\t\n")
 	for _, l := range r.Lines {
-		fmt.Fprintf(t, "%s\t%s\t%.4g\t%.4g–%.4g\t%+.1f %%\t%s\t\n", l.What, l.Text, l.Ours, l.Low, l.High, 100*l.Difference, l.Verdict)
+		fmt.Fprintf(t, "%s\t%s\t%.4g\t%.4g–%.4g\t%+.1f %%\t%s\t\n", l.What, l.Text, l.Ours, l.Low, l.High, 100*l.Difference,
+			l.Verdict)
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -24,11 +24,12 @@ type Options struct {
 
 // Value is what one run found.
 type Value struct {
-	Run        string    `json:"run"`
-	Seed       uint64    `json:"seed"`
-	Throughput float64   `json:"throughput,omitempty"` // requests per second of a closed loop, or the rate that was sustained
-	Rate       float64   `json:"rate,omitempty"`       // requests per second that were sent
-	Mean       float64   `json:"mean,omitempty"`       // milliseconds; of local a share
+	Run  string `json:"run"`
+	Seed uint64 `json:"seed"`
+	// requests per second of a closed loop, or the rate that was sustained
+	Throughput float64   `json:"throughput,omitempty"`
+	Rate       float64   `json:"rate,omitempty"` // requests per second that were sent
+	Mean       float64   `json:"mean,omitempty"` // milliseconds; of local a share
 	P50        float64   `json:"p50,omitempty"`
 	P99        float64   `json:"p99,omitempty"`
 	Hits       *sim.Hits `json:"hits,omitempty"`
@@ -55,7 +56,8 @@ func Run(ctx context.Context, e *Experiment, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	r := &runner{Experiment: e, Options: o, values: map[string][]Value{}, closed: map[string]float64{}, cuts: map[string]*placement.Map{}}
+	r := &runner{Experiment: e, Options: o, values: map[string][]Value{}, closed: map[string]float64{},
+		cuts: map[string]*placement.Map{}}
 	for i := range e.Runs {
 		t := &e.Runs[i]
 		for seed := o.First; seed < o.First+uint64(o.Seeds); seed++ {
@@ -152,8 +154,8 @@ func (r *runner) stream(t *Trial) *Stream {
 // clients per node of a closed loop.
 const clients = 32
 
-// aboutRate is the requests per second and node for which the times of a closed loop's stream are drawn: they decide how
-// bursts overlap, not when requests are sent.
+// aboutRate is the requests per second and node for which the times of a closed loop's stream are drawn: they decide
+// how bursts overlap, not when requests are sent.
 const aboutRate = 25
 
 // loop runs a closed loop.
@@ -200,7 +202,8 @@ func (r *runner) full(ctx context.Context, t *Trial, seed uint64) (float64, erro
 }
 
 // at runs a trial at a rate. Change may be nil.
-func (r *runner) at(ctx context.Context, t *Trial, seed uint64, rate float64, change func(*sim.Scenario)) (*Value, error) {
+func (r *runner) at(ctx context.Context, t *Trial, seed uint64, rate float64,
+	change func(*sim.Scenario)) (*Value, error) {
 	s, err := r.scenario(t, seed)
 	if err != nil {
 		return nil, err
@@ -215,7 +218,8 @@ func (r *runner) at(ctx context.Context, t *Trial, seed uint64, rate float64, ch
 // width is how close the bounds of a sustained rate come.
 const width = 0.02
 
-// sustained finds the highest rate at which 99 % of the requests end within the SLO; of static trials, with the best share.
+// sustained finds the highest rate at which 99 % of the requests end within the SLO; of static trials, with the best
+// share.
 func (r *runner) sustained(ctx context.Context, t *Trial, seed uint64) (*Value, error) {
 	if !t.Static {
 		return r.search(ctx, t, seed, nil, 0)
@@ -231,7 +235,8 @@ func (r *runner) sustained(ctx context.Context, t *Trial, seed uint64) (*Value, 
 const step = 1.15
 
 // search finds a sustained rate. If it is not higher than above, it may return a value without one.
-func (r *runner) search(ctx context.Context, t *Trial, seed uint64, change func(*sim.Scenario), above float64) (*Value, error) {
+func (r *runner) search(ctx context.Context, t *Trial, seed uint64, change func(*sim.Scenario),
+	above float64) (*Value, error) {
 	low, high, best := 0.0, math.Inf(1), &Value{}
 	rate := above * (1 + width)
 	if above == 0 {
@@ -271,9 +276,9 @@ func (r *runner) search(ctx context.Context, t *Trial, seed uint64, change func(
 	return best, nil
 }
 
-// bounds returns a rate to begin a search with and one that is too high. Users of a model of events come as often as the rate
-// says, so that a closed loop, which sends them faster, says little: its search begins at the last rate that was
-// found, or where all engines compute users that are not cached.
+// bounds returns a rate to begin a search with and one that is too high. Users of a model of events come as often as
+// the rate says, so that a closed loop, which sends them faster, says little: its search begins at the last rate that
+// was found, or where all engines compute users that are not cached.
 func (r *runner) bounds(ctx context.Context, t *Trial, seed uint64) (first, high float64, err error) {
 	if r.near > 0 && (r.size != nil || r.stream(t).Regime != "") {
 		return r.near, math.Inf(1), nil
@@ -340,7 +345,8 @@ func (r *runner) run(ctx context.Context, s *sim.Scenario, t *Trial, rate float6
 		r.Log("  %s: %d of %d requests were not answered\n", t.Name, lost, res.Requests)
 	}
 	return &Value{
-		Throughput: closedOnly(s, res.Throughput), Rate: res.Rate, Mean: res.Latency.Mean, P50: res.Latency.P50, P99: res.Latency.P99,
+		Throughput: closedOnly(s, res.Throughput), Rate: res.Rate, Mean: res.Latency.Mean, P50: res.Latency.P50,
+		P99:  res.Latency.P99,
 		Hits: &res.Hits, UserFirst: res.Orders.User, ItemBytes: items,
 		Remote: float64(res.RemoteBytes) * 8 / 1e9 / math.Max(s.Duration.Seconds(), 1),
 	}, nil

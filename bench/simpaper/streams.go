@@ -10,8 +10,8 @@ import (
 	"grebe/workload"
 )
 
-// source makes the requests of a stream at a rate; of a closed loop, at about the rate that the fleet serves. Seeds change
-// users, items and times.
+// source makes the requests of a stream at a rate; of a closed loop, at about the rate that the fleet serves. Seeds
+// change users, items and times.
 func (s *Stream) source(rate float64, seed uint64) (sim.Stream, error) {
 	switch {
 	case s.Workload != "":
@@ -51,8 +51,8 @@ func (t *table1) Items() int { return t.Spec().Items }
 
 func (t *table1) ItemTokens(item int32) int32 { return int32(t.ItemLen(int(item))) }
 
-// Past calls visit with requests of the same law: the stream's own from its beginning on, because the seed decides which items
-// are hot.
+// Past calls visit with requests of the same law: the stream's own from its beginning on, because the seed decides
+// which items are hot.
 func (t *table1) Past(visit func(r *sim.Request) bool) {
 	w, err := workload.New(t.Spec())
 	if err != nil {
@@ -95,8 +95,8 @@ var datasets = map[string]dataset{
 // lengthSigma is that of the factor by which prompts differ in length.
 const lengthSigma = 0.4
 
-// prompts are RcLLM's: each of another user, with candidates of the user's community and others. Items of a community are
-// those whose number leaves the community's as the remainder, and the first items of each are the most popular.
+// prompts are RcLLM's: each of another user, with candidates of the user's community and others. Items of a community
+// are those whose number leaves the community's as the remainder, and the first items of each are the most popular.
 type prompts struct {
 	dataset
 	stream  *Stream
@@ -131,7 +131,8 @@ func newPrompts(s *Stream, rate float64, seed uint64) (*prompts, error) {
 	}
 	p := &prompts{
 		dataset: d, stream: s, seed: seed, rng: rand.New(rand.NewPCG(seed, 31)), rate: rate, chosen: map[int32]bool{},
-		anyItem: workload.NewZipf(d.items, flat, popularity), inside: workload.NewZipf(d.items/s.Communities, flat, popularity),
+		anyItem: workload.NewZipf(d.items, flat, popularity),
+		inside:  workload.NewZipf(d.items/s.Communities, flat, popularity),
 		lengths: make([]uint16, d.items),
 	}
 	if s.CommunityZipf > 0 {

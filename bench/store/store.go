@@ -1,7 +1,8 @@
-// Package store measures how long an entry of KV is looked up in a full store, alone and beside users that are published.
+// Package store measures how long an entry of KV is looked up in a full store, alone and beside users that are
+// published.
 //
-// The store is as a server has it: the default policy with predictions, and a disk below it on which all entries are. Windows
-// alone and beside take turns, so that a busy machine disturbs both.
+// The store is as a server has it: the default policy with predictions, and a disk below it on which all entries are.
+// Windows alone and beside take turns, so that a busy machine disturbs both.
 package store
 
 import (
@@ -281,7 +282,8 @@ func (b *bench) publishUntil(stop <-chan struct{}, first int) (n int, err error)
 }
 
 func (r *Report) write(w io.Writer) error {
-	fmt.Fprintf(w, "Lookups in a store of %d entries, %d of them on disk too; beside %.0f of %.0f users published per second\n\n",
+	fmt.Fprintf(w, "Lookups in a store of %d entries, %d of them on disk too; beside %.0f of %.0f users published per "+
+		"second\n\n",
 		r.Entries, r.Below, r.Published, r.Rate)
 	t := report.Table(w)
 	fmt.Fprintln(t, "\tgets\tmean µs\tP50 µs\tP99 µs\tmax µs\t")
@@ -298,7 +300,8 @@ func (r *Report) write(w io.Writer) error {
 	if r.Passed {
 		verdict = "pass"
 	}
-	_, err := fmt.Fprintf(w, "\n%s: means and medians at most %g times alone, over %d lookups or more each, %.0f %% of the users published or more\n",
+	_, err := fmt.Fprintf(w, "\n%s: means and medians at most %g times alone, over %d lookups or more each, %.0f %% of "+
+		"the users published or more\n",
 		verdict, mostRatio, leastGets, 100*leastRate)
 	return err
 }

@@ -50,8 +50,8 @@ func (s *stack) close() error {
 // rows is the most that a batch computes: a prompt with nothing cached.
 func (o *Options) rows() int { return slices.Max(o.Items)*itemTokens + userTokens }
 
-// scratchBytes is what attention's scratch for some layers of a shape takes. It has bf16 whatever chunks have, and rows in
-// multiples of 128.
+// scratchBytes is what attention's scratch for some layers of a shape takes. It has bf16 whatever chunks have, and rows
+// in multiples of 128.
 func (o *Options) scratchBytes(s *compute.Shape, layers int) int {
 	rows := (o.rows() + 127) / 128 * 128
 	return layers * rows * 2 * s.KVHeads * s.HeadDim * compute.BF16.Size()
@@ -76,8 +76,8 @@ func (o *Options) open(dir, name string, scratch int) (s *stack, err error) {
 	return s, nil
 }
 
-// serve opens an engine whose cache has room for so many items in the device's memory and in the host's, 0 for none, and may write
-// them to a disk. end closes it.
+// serve opens an engine whose cache has room for so many items in the device's memory and in the host's, 0 for none,
+// and may write them to a disk. end closes it.
 func (s *stack) serve(o *Options, near, far int, dir string) (end func() error, err error) {
 	first := len(s.closers)
 	end = func() error {
@@ -121,7 +121,8 @@ func (s *stack) serve(o *Options, near, far int, dir string) (end func() error, 
 	}
 	store := s.store
 	s.closers = append(s.closers, func() error { store.Close(); return nil })
-	if s.engine, err = engine.New(s.model, s.device, engine.Options{Cache: s.store, MaxTokens: o.rows(), Now: time.Now}); err != nil {
+	if s.engine, err = engine.New(s.model, s.device, engine.Options{
+		Cache: s.store, MaxTokens: o.rows(), Now: time.Now}); err != nil {
 		return end, err
 	}
 	s.closers = append(s.closers, s.engine.Close)
@@ -136,14 +137,16 @@ func (s *stack) prompt(items int) *plan.Plan {
 		p.Segments = append(p.Segments, plan.Segment{Kind: plan.Item, Tokens: s.tokens(i, itemTokens)})
 		sees = append(sees, int32(i))
 	}
-	p.Segments = append(p.Segments, plan.Segment{Kind: plan.User, Tokens: s.tokens(-1, userTokens), Start: itemTokens, Sees: sees})
+	p.Segments = append(p.Segments, plan.Segment{Kind: plan.User, Tokens: s.tokens(-1, userTokens), Start: itemTokens,
+		Sees: sees})
 	return p
 }
 
 // tokens are those of an item, or of the user.
 func (s *stack) tokens(item, n int) []int32 {
 	r := rand.New(rand.NewPCG(9, uint64(item)))
-	kinds := s.model.Vocab() / vocabulary // of tokens of an item, where the model takes events; the last stands for a candidate
+	// of tokens of an item, where the model takes events; the last stands for a candidate
+	kinds := s.model.Vocab() / vocabulary
 	out := make([]int32, n)
 	for i := range out {
 		out[i] = int32(r.IntN(vocabulary)*kinds + r.IntN(max(1, kinds-1)))
@@ -179,7 +182,8 @@ func (s *stack) ask(ctx context.Context, items int, cached []*kv.Entry) ([]float
 }
 
 // recompute asks for all prompts with nothing cached, and says what shape the model has.
-func (o *Options) recompute(ctx context.Context, dir, name string) (want map[int][]float32, shape compute.Shape, err error) {
+func (o *Options) recompute(ctx context.Context, dir,
+	name string) (want map[int][]float32, shape compute.Shape, err error) {
 	s, err := o.open(dir, name, 0)
 	if err != nil {
 		return nil, shape, err
@@ -196,7 +200,8 @@ func (o *Options) recompute(ctx context.Context, dir, name string) (want map[int
 }
 
 // scratch checks all tiers on a device with scratch of some layers.
-func (o *Options) scratch(ctx context.Context, dir, name string, layers, bytes int, want map[int][]float32) (cells []Cell, err error) {
+func (o *Options) scratch(ctx context.Context, dir, name string, layers, bytes int,
+	want map[int][]float32) (cells []Cell, err error) {
 	s, err := o.open(dir, name, bytes)
 	if err != nil {
 		return nil, err
@@ -261,7 +266,8 @@ func (s *stack) keep(ctx context.Context, items int) error {
 	all := s.prompt(items).Segments
 	for first := 0; first < items; first += together {
 		n := min(together, items-first)
-		j := &engine.Job{Plan: &plan.Plan{Segments: all[first : first+n]}, Segments: slices.Repeat([]engine.Segment{{Keep: true}}, n)}
+		j := &engine.Job{Plan: &plan.Plan{Segments: all[first : first+n]},
+			Segments: slices.Repeat([]engine.Segment{{Keep: true}}, n)}
 		r, err := s.engine.Do(ctx, j)
 		if err != nil {
 			return err

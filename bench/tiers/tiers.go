@@ -1,5 +1,5 @@
-// Package tiers checks that a ranking does not depend on where cached KV lies: logits from KV on the device, in the host's memory and on disk are those
-// of a prompt that is computed as a whole, up to the rounding of bf16.
+// Package tiers checks that a ranking does not depend on where cached KV lies: logits from KV on the device, in the
+// host's memory and on disk are those of a prompt that is computed as a whole, up to the rounding of bf16.
 //
 // It runs random checkpoints of every model family through the engine and the cache as the server does. Prompts have
 // many cached items, and attention has scratch for a few layers at a time.
@@ -29,13 +29,15 @@ import (
 
 // Options says what to check. Zero means the default.
 type Options struct {
-	// Open opens a device whose attention has scratch of so many bytes, 0 for as many as it takes by itself. The caller closes it.
+	// Open opens a device whose attention has scratch of so many bytes, 0 for as many as it takes by itself. The caller
+	// closes it.
 	Open     func(scratch int) (compute.Device, error)
 	Families []string // of Families; all
 	Items    []int    // cached items of a prompt; 40, 100, 200, 1000
 	Scratch  []int    // layers that the scratch holds; 1 to 8
 	Layers   int      // of the models; 9
-	// Limit is how far a logit may be from that of the recomputation, as a share of the spread of all logits; DefaultLimit. Negative: it has to be the same.
+	// Limit is how far a logit may be from that of the recomputation, as a share of the spread of all logits;
+	// DefaultLimit. Negative: it has to be the same.
 	Limit float64
 	Dir   string // for checkpoints and the disk tier; a temporary folder
 	JSON  bool   // print JSON
@@ -150,7 +152,8 @@ func (o *Options) write(dir, name string) error {
 	case "llama":
 		s.Architecture, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter = modeltest.Llama, 288, 3, 3, 96, 512
 	case "hstu":
-		return hstutest.Write(dir, hstutest.Spec{Hidden: 256, Layers: o.Layers, Heads: 4, HeadDim: 64, Items: vocabulary, MaxSeqLen: 4096, DType: compute.BF16, Seed: 5})
+		return hstutest.Write(dir, hstutest.Spec{Hidden: 256, Layers: o.Layers, Heads: 4, HeadDim: 64, Items: vocabulary,
+			MaxSeqLen: 4096, DType: compute.BF16, Seed: 5})
 	default:
 		return fmt.Errorf("no family %q: want one of %s", name, strings.Join(Families, ", "))
 	}
@@ -217,6 +220,7 @@ func (o *Options) print(w io.Writer, cells []Cell) error {
 			failed++
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d of %d checks passed; a difference may be %.1f %% of the spread\n", len(cells)-failed, len(cells), 100*o.Limit)
+	_, err := fmt.Fprintf(w, "%d of %d checks passed; a difference may be %.1f %% of the spread\n", len(cells)-failed,
+		len(cells), 100*o.Limit)
 	return err
 }

@@ -12,7 +12,8 @@ import (
 	"grebe/compute/cuda"
 )
 
-// TestTiersOnTheCPU: on a CPU whose memory stands for a device's, KV of every tier yields the bits of the recomputation.
+// TestTiersOnTheCPU: on a CPU whose memory stands for a device's, KV of every tier yields the bits of the
+// recomputation.
 func TestTiersOnTheCPU(t *testing.T) {
 	var out bytes.Buffer
 	cells, err := Run(t.Context(), Options{
@@ -38,7 +39,8 @@ func TestTiersOnTheCPU(t *testing.T) {
 	}
 }
 
-// TestTiersOnTheGPU checks all combinations, where there is a GPU. GREBE_TIERS names the families that are checked, with commas between them.
+// TestTiersOnTheGPU checks all combinations, where there is a GPU. GREBE_TIERS names the families that are checked,
+// with commas between them.
 func TestTiersOnTheGPU(t *testing.T) {
 	open := func(scratch int) (compute.Device, error) {
 		return cuda.New(cuda.Options{Scratch: scratch, FixedSplit: true})

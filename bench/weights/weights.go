@@ -92,7 +92,8 @@ type packer struct {
 func (p *packer) layer() {
 	s := p.shape
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	p.attention = compute.AttentionWeights{Norm: p.norm(s.Hidden), QKV: p.linear(q+2*kv, s.Hidden), Out: p.linear(s.Hidden, q)}
+	p.attention = compute.AttentionWeights{Norm: p.norm(s.Hidden), QKV: p.linear(q+2*kv, s.Hidden),
+		Out: p.linear(s.Hidden, q)}
 	if p.options.Bias {
 		p.attention.QKVBias = p.vector(q+2*kv, 0)
 	}
@@ -102,7 +103,8 @@ func (p *packer) layer() {
 	p.ffn = compute.FFNWeights{Norm: p.norm(s.Hidden), Down: p.linear(s.Hidden, s.Inter)}
 	if p.err == nil {
 		p.seed += 2
-		p.ffn.GateUp, p.err = p.device.GateUp(compute.BF16, Matrix(p.seed-1, s.Inter, s.Hidden), Matrix(p.seed, s.Inter, s.Hidden))
+		p.ffn.GateUp, p.err = p.device.GateUp(compute.BF16, Matrix(p.seed-1, s.Inter, s.Hidden),
+			Matrix(p.seed, s.Inter, s.Hidden))
 	}
 }
 

@@ -28,7 +28,8 @@ func TestDecoderPacksEveryLayer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if shape := m.Shape(); d.linear != c.linear || shape.Layers != 2 || m.Vocab() != 100 {
-			t.Errorf("shared %v: %d matrices packed, want %d; %d layers, vocabulary %d", c.shared, d.linear, c.linear, shape.Layers, m.Vocab())
+			t.Errorf("shared %v: %d matrices packed, want %d; %d layers, vocabulary %d", c.shared, d.linear, c.linear,
+				shape.Layers, m.Vocab())
 		}
 	}
 }

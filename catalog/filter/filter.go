@@ -1,5 +1,5 @@
-// Package filter says which items a request may get by their attributes: those with one of some values, with none of some
-// values, or with a number or a time in a range. Matches is the definition; indexes must agree with it.
+// Package filter says which items a request may get by their attributes: those with one of some values, with none of
+// some values, or with a number or a time in a range. Matches is the definition; indexes must agree with it.
 //
 // The package is pure.
 package filter

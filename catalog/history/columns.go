@@ -33,8 +33,8 @@ type Column struct {
 	upTo  int // slots that it covers
 }
 
-// Column returns the values of an attribute, of slots in use or not. The first question goes over all items; later ones,
-// also of later tables, over those that came since. It may cover slots of later tables.
+// Column returns the values of an attribute, of slots in use or not. The first question goes over all items; later
+// ones, also of later tables, over those that came since. It may cover slots of later tables.
 func (t *Table) Column(name string, kind filter.Kind) *Column {
 	defer runtime.KeepAlive(t)
 	c := t.ordered
@@ -74,8 +74,8 @@ func (t *Table) since(from int, name string, kind filter.Kind) []pair {
 	return sorted(out)
 }
 
-// sorted orders pairs by their keys. Equal ones keep their order. It is a radix sort, which takes a fraction of the time of
-// a comparing one for a million items.
+// sorted orders pairs by their keys. Equal ones keep their order. It is a radix sort, which takes a fraction of the
+// time of a comparing one for a million items.
 func sorted(in []pair) []pair {
 	out := make([]pair, len(in))
 	for shift := 0; shift < 64; shift += 8 {

@@ -118,7 +118,8 @@ func (h *head) encode() []byte {
 }
 
 func decodeHead(b []byte) (h head, err error) {
-	if len(b) < headSize || binary.LittleEndian.Uint64(b[headSize-8:]) != uint64(crc32.Checksum(b[:headSize-8], castagnoli)) {
+	if len(b) < headSize || binary.LittleEndian.Uint64(b[headSize-8:]) != uint64(
+		crc32.Checksum(b[:headSize-8], castagnoli)) {
 		return h, fmt.Errorf("%w: the head's checksum is wrong", ErrDamaged)
 	}
 	h.number = binary.LittleEndian.Uint64(b)

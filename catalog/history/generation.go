@@ -121,7 +121,8 @@ func (g *Generation) fill(base segment) {
 func (g *Generation) first() *Version { return g.version(g.begun, 0, g.baseSlots) }
 
 func (g *Generation) version(h head, ops, slots int) *Version {
-	return &Version{Number: h.number, Created: h.created, Items: h.items, Bare: h.bare, Digest: h.digest, gen: g, ops: ops, slots: slots}
+	return &Version{Number: h.number, Created: h.created, Items: h.items, Bare: h.bare, Digest: h.digest, gen: g, ops: ops,
+		slots: slots}
 }
 
 // at returns the table as it was when it had some slots.

@@ -110,7 +110,8 @@ type Delta struct {
 // ascending, and its own version.
 func Open(items []catalog.Entry, version uint64, opt Options) (*History, error) {
 	opt.setDefaults()
-	h := &History{opt: opt, removing: durable.NewTrouble(opt.Logger, "files of old versions of the catalog cannot be removed")}
+	h := &History{opt: opt, removing: durable.NewTrouble(opt.Logger,
+		"files of old versions of the catalog cannot be removed")}
 	if opt.Dir != "" {
 		if err := h.restore(version); err != nil {
 			return nil, fmt.Errorf("history: %w", err)
@@ -189,7 +190,8 @@ func (h *History) Hurt(file string, err error) {
 
 func (h *History) hurt(file string, err error) {
 	h.damaged++
-	h.opt.Logger.Warn("a file of the catalog's versions is damaged: what it had is made anew from the catalog where it is still there", "file", file, "error", err)
+	h.opt.Logger.Warn("a file of the catalog's versions is damaged: what it had is made anew from the catalog where it "+
+		"is still there", "file", file, "error", err)
 }
 
 // Apply adds a version. It returns the head: the one before where nothing changed. An error means that the

@@ -95,7 +95,10 @@ func (w *world) remember(v *Version) {
 }
 
 func (w *world) options(dir string) Options {
-	return Options{Dir: dir, Keep: 6, Compact: 40, Now: func() time.Time { w.clock = w.clock.Add(time.Second); return w.clock }}
+	return Options{Dir: dir, Keep: 6, Compact: 40, Now: func() time.Time {
+		w.clock = w.clock.Add(time.Second)
+		return w.clock
+	}}
 }
 
 type fataler interface {
@@ -332,7 +335,8 @@ func TestAnotherCatalog(t *testing.T) {
 	for name, change := range map[string]func(*world){
 		"earlier": func(w *world) { *w = *newWorld(); w.change(rand.New(rand.NewPCG(9, 9))) },
 		"of other items": func(w *world) {
-			w.items["item1"] = catalog.Entry{Item: &prompt.Item{ID: "item1", Codes: []int32{9, 9, 9}}, Version: w.items["item1"].Version}
+			w.items["item1"] = catalog.Entry{Item: &prompt.Item{ID: "item1", Codes: []int32{9, 9, 9}},
+				Version: w.items["item1"].Version}
 		},
 	} {
 		dir, w, r := t.TempDir(), newWorld(), rand.New(rand.NewPCG(5, 5))

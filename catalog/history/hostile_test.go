@@ -39,7 +39,8 @@ func TestItemsFilesThatCannotBe(t *testing.T) {
 	good := head{number: 5, created: time.Unix(1, 0), items: 20, digest: s.digest()}
 	bare := good
 	bare.items, bare.bare = 15, 5
-	if h, got, err := parseItems(itemsFile(itemsMagic, good, 20, s.marks, s.blob)); err != nil || h.number != 5 || got.n != 20 || got.plain {
+	if h, got, err := parseItems(itemsFile(itemsMagic, good, 20, s.marks, s.blob)); err != nil || h.number != 5 ||
+		got.n != 20 || got.plain {
 		t.Fatalf("a good file: %+v, %v", h, err)
 	}
 	if _, _, err := parseItems(itemsFile(itemsMagic, bare, 20, s.marks, s.blob)); err != nil {
@@ -74,7 +75,8 @@ func TestItemsFilesThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, empty, err := parseItems(itemsFile(itemsMagic, head{created: time.Unix(1, 0)}, 0, nil, nil)); err != nil || empty.n != 0 {
+	if _, empty, err := parseItems(itemsFile(itemsMagic, head{created: time.Unix(1, 0)}, 0, nil, nil)); err != nil ||
+		empty.n != 0 {
 		t.Errorf("no items: %v", err)
 	}
 	flipped := itemsFile(itemsMagic, good, 20, s.marks, s.blob)
@@ -88,7 +90,8 @@ func TestItemsFilesThatCannotBe(t *testing.T) {
 func TestHeads(t *testing.T) {
 	h := head{number: 1 << 40, created: time.Unix(1e9, 5), bare: 3, items: 4, digest: Digest{5, 6}}
 	b := h.encode()
-	if got, err := decodeHead(b); err != nil || got.number != h.number || !got.created.Equal(h.created) || got.bare != 3 || got.items != 4 || got.digest != h.digest || len(b) != headSize {
+	if got, err := decodeHead(b); err != nil || got.number != h.number || !got.created.Equal(h.created) || got.bare != 3 ||
+		got.items != 4 || got.digest != h.digest || len(b) != headSize {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	for i := range b {
@@ -120,7 +123,8 @@ func TestLogsThatCannotBe(t *testing.T) {
 	if err != nil || unsure || len(frames) != 2 || size != int64(2*len(good)) || frames[1].at != int64(len(good)) {
 		t.Fatalf("%d frames in %d bytes, %v", len(frames), size, err)
 	}
-	if f := frames[1]; f.version != 5 || f.items != 2 || !slices.Equal(f.removed, []uint32{4, 6}) || len(f.added) != 1 || f.added[0].version != 7 || f.added[0].id() != "a" {
+	if f := frames[1]; f.version != 5 || f.items != 2 || !slices.Equal(f.removed, []uint32{4, 6}) || len(f.added) != 1 ||
+		f.added[0].version != 7 || f.added[0].id() != "a" {
 		t.Errorf("a frame is read as %+v", f)
 	}
 	for name, end := range map[string][]byte{
@@ -140,7 +144,8 @@ func TestLogsThatCannotBe(t *testing.T) {
 	}
 }
 
-// A frame that does not lead from the version before it ends the log, though its checksum is right. What comes after it is cut off.
+// A frame that does not lead from the version before it ends the log, though its checksum is right. What comes after it
+// is cut off.
 func TestFramesThatDoNotFit(t *testing.T) {
 	for name, change := range map[string]func(g *Generation, f *frame){
 		"the version before":  func(g *Generation, f *frame) { f.version = g.now.number },
@@ -189,11 +194,17 @@ func TestFramesThatDoNotFit(t *testing.T) {
 // Older generations whose files are not what they should be are removed at a start, and counted; the others stay.
 func TestOldGenerationsThatAreDamaged(t *testing.T) {
 	for name, change := range map[string]func(b []byte) []byte{
-		"another magic":   func(b []byte) []byte { b[0]++; return b },
-		"a wrong head":    func(b []byte) []byte { b[len(itemsMagic)] ^= 1; return b },
-		"another version": func(b []byte) []byte { h := must(decodeHead(b[8:])); h.number++; copy(b[8:], h.encode()); return b },
-		"half a head":     func(b []byte) []byte { return b[:40] },
-		"nothing":         func(b []byte) []byte { return nil },
+		"another magic": func(b []byte) []byte { b[0]++; return b },
+		"a wrong head":  func(b []byte) []byte { b[len(itemsMagic)] ^= 1; return b },
+		"another version": func(b []byte) []byte {
+			h := must(decodeHead(b[8:]))
+			h.number++
+			copy(b[8:],
+				h.encode())
+			return b
+		},
+		"half a head": func(b []byte) []byte { return b[:40] },
+		"nothing":     func(b []byte) []byte { return nil },
 	} {
 		dir, w := t.TempDir(), newWorld()
 		w.fill(30)
@@ -286,7 +297,8 @@ func TestFilesOfGenerations(t *testing.T) {
 			t.Errorf("%s: %d, %v", name, n, ok)
 		}
 	}
-	for _, name := range []string{"items-12", "items", "-", "", "items-0000000000000000001x", "items-000000000000000000012", "activated.json"} {
+	for _, name := range []string{"items-12", "items", "-", "", "items-0000000000000000001x",
+		"items-000000000000000000012", "activated.json"} {
 		if n, ok := generationOf(name); ok {
 			t.Errorf("%s is of generation %d", name, n)
 		}
@@ -318,7 +330,8 @@ func TestSinceLeavesOutWhatCameAndWent(t *testing.T) {
 	}
 }
 
-// Items of imports get their slots when the import ends, out of the order of their versions: a start finds nothing changed.
+// Items of imports get their slots when the import ends, out of the order of their versions: a start finds nothing
+// changed.
 func TestItemsOutOfOrderAreFollowed(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(20)
@@ -391,7 +404,8 @@ func TestTables(t *testing.T) {
 	for i, it := range items {
 		slot, ok := table.Find(it.ID, func(uint32) bool { return true })
 		got, whole := table.Item(slot)
-		if !ok || slot != uint32(i) || !whole || got.ID != it.ID || got.Identifier != it.Identifier || (got.Tokens == nil) != (it.Tokens == nil) ||
+		if !ok || slot != uint32(i) || !whole || got.ID != it.ID || got.Identifier != it.Identifier ||
+			(got.Tokens == nil) != (it.Tokens == nil) ||
 			len(got.Tokens) != len(it.Tokens) || len(got.Attributes) != len(it.Attributes) || len(got.Codes) != len(it.Codes) {
 			t.Errorf("item %d is %+v, want %+v", i, got, it)
 		}
@@ -521,7 +535,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// After a disk failed, the next attempt is after a pause that doubles up to a minute, and begins anew when one succeeded.
+// After a disk failed, the next attempt is after a pause that doubles up to a minute, and begins anew when one
+// succeeded.
 func TestPausesOfAFailingDisk(t *testing.T) {
 	dir, w := filepath.Join(t.TempDir(), "versions"), newWorld()
 	w.fill(30)

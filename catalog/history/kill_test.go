@@ -39,7 +39,8 @@ func writeUntilKilled(dir string) {
 	}
 	for v := from + 1; ; v++ {
 		fmt.Println(v)
-		if _, err := h.Apply(Delta{Version: v, Remove: []string{fmt.Sprint("item", v%100)}, Add: []catalog.Entry{entryAt(v)}}); err != nil {
+		if _, err := h.Apply(Delta{Version: v, Remove: []string{fmt.Sprint("item", v%100)},
+			Add: []catalog.Entry{entryAt(v)}}); err != nil {
 			panic(err)
 		}
 	}
@@ -76,7 +77,8 @@ func TestKill(t *testing.T) {
 			live, want := v.Live(), entriesAt(v.Number)
 			for i, slot := range live {
 				if id := v.Table().ID(slot); len(live) != len(want) || id != want[i].Item.ID {
-					t.Fatalf("round %d: version %d has %s among %d items, want %s among %d", round, v.Number, id, len(live), want[i].Item.ID, len(want))
+					t.Fatalf("round %d: version %d has %s among %d items, want %s among %d", round, v.Number, id, len(live),
+						want[i].Item.ID, len(want))
 				}
 			}
 			h.Unload(v)

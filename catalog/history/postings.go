@@ -72,8 +72,8 @@ func (t *Table) Having(name string, values []string) [][]uint32 {
 	return out
 }
 
-// Named reports whether an item has an attribute, in use or not; if none has, it returns the names that there are, sorted.
-// Of more than 4,096 names all are taken to be there.
+// Named reports whether an item has an attribute, in use or not; if none has, it returns the names that there are,
+// sorted. Of more than 4,096 names all are taken to be there.
 func (t *Table) Named(name string) (has bool, all []string) {
 	p := t.found
 	p.mu.Lock()

@@ -46,7 +46,8 @@ func (h *History) restore(version uint64) error {
 		h.versions = append(versions, h.versions...)
 	}
 	if n := len(h.versions); n > 0 && h.versions[n-1].Number > version {
-		h.hurt(h.opt.Dir, fmt.Errorf("version %d is later than the catalog's, %d: it belongs to another catalog", h.versions[n-1].Number, version))
+		h.hurt(h.opt.Dir, fmt.Errorf("version %d is later than the catalog's, %d: it belongs to another catalog",
+			h.versions[n-1].Number, version))
 		return h.discard()
 	}
 	return nil
@@ -224,9 +225,9 @@ func (g *Generation) resume(h *History) ([]*Version, error) {
 	return out, nil
 }
 
-// secure makes the log durable as far as it was read. Its last frame may be the work of a process that was killed before its
-// sync, or right after the sync failed. A failed sync leaves pages that no later one writes, so the frame is written once
-// more. Its mark goes when it is durable.
+// secure makes the log durable as far as it was read. Its last frame may be the work of a process that was killed
+// before its sync, or right after the sync failed. A failed sync leaves pages that no later one writes, so the frame is
+// written once more. Its mark goes when it is durable.
 func (g *Generation) secure() error {
 	n, err := g.log.Size()
 	if err == nil && n != g.size && !g.unsure {

@@ -1,8 +1,8 @@
-// Package redisusers keeps users in Redis or Valkey, one server or a cluster: a hash for each user, with a version (v) and a record of
-// package catalog (d). A user is one key, so every change is one script on one node of a cluster.
+// Package redisusers keeps users in Redis or Valkey, one server or a cluster: a hash for each user, with a version (v)
+// and a record of package catalog (d). A user is one key, so every change is one script on one node of a cluster.
 //
-// The version is the server's time in microseconds when the user was written, or one more than the version before. So it grows, also when
-// a user is deleted and comes back.
+// The version is the server's time in microseconds when the user was written, or one more than the version before. So
+// it grows, also when a user is deleted and comes back.
 package redisusers
 
 import (
@@ -40,7 +40,8 @@ var _ catalog.UserStore = (*Store)(nil)
 func Open(cfg Config) *Store {
 	return &Store{prefix: cfg.Prefix, conn: redisconn.New(redisconn.Config{
 		Addresses: cfg.Addresses, Username: cfg.Username, Password: cfg.Password,
-		Option: func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }})} // one connection per server: after an outage none is stale
+		// one connection per server: after an outage none is stale
+		Option: func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }})}
 }
 
 // swap writes a user that still has the version ARGV[1].
@@ -126,7 +127,8 @@ func read(pair []rueidis.RedisMessage) (record []byte, version uint64, err error
 }
 
 // Swap implements catalog.UserStore.
-func (s *Store) Swap(ctx context.Context, id string, record []byte, version uint64) (next uint64, now []byte, at uint64, err error) {
+func (s *Store) Swap(ctx context.Context, id string, record []byte,
+	version uint64) (next uint64, now []byte, at uint64, err error) {
 	res, sent, err := s.ask(ctx, false, func(ctx context.Context, c rueidis.Client) rueidis.RedisResult {
 		return swap.Exec(ctx, c, []string{s.key(id)}, []string{strconv.FormatUint(version, 10), rueidis.BinaryString(record)})
 	})

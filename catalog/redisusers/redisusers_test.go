@@ -117,8 +117,10 @@ func TestUsersBehaveTheSame(t *testing.T) {
 				}
 				got, created, dropped, err := p.AppendEventsWithin(ctx, id, events)
 				w, wasNew, gone, _ := want.AppendEvents(id, events)
-				if err != nil || created != wasNew || dropped != gone || got.Duplicates != w.Duplicates || !proto.Equal(got.User, w.User) {
-					t.Fatalf("step %d: %v, created %v, %d dropped, %+v; want %v, %d, %+v", step, err, created, dropped, got, wasNew, gone, w)
+				if err != nil || created != wasNew || dropped != gone || got.Duplicates != w.Duplicates ||
+					!proto.Equal(got.User, w.User) {
+					t.Fatalf("step %d: %v, created %v, %d dropped, %+v; want %v, %d, %+v", step, err, created, dropped, got, wasNew,
+						gone, w)
 				}
 				continue
 			}
@@ -141,7 +143,8 @@ func clone(u *grebev1.User) *grebev1.User {
 	return proto.Clone(u).(*grebev1.User)
 }
 
-// Events that many callers append at the same time are all there, in the order of their times, and none twice. Versions grow.
+// Events that many callers append at the same time are all there, in the order of their times, and none twice. Versions
+// grow.
 func TestEventsAtTheSameTime(t *testing.T) {
 	backends(t, func(t *testing.T, p people) {
 		ctx := t.Context()
@@ -150,7 +153,8 @@ func TestEventsAtTheSameTime(t *testing.T) {
 			wg.Go(func() {
 				last := uint64(0)
 				for _, k := range rand.Perm(maxHistory - 1) { // all callers send the same ones
-					u, _, _, err := p.AppendEventsWithin(ctx, "u", []*grebev1.Event{event(fmt.Sprint(k), fmt.Sprint("i", k), int64(k+1))})
+					u, _, _, err := p.AppendEventsWithin(ctx, "u", []*grebev1.Event{
+						event(fmt.Sprint(k), fmt.Sprint("i", k), int64(k+1))})
 					if err != nil || u.Version < last {
 						t.Errorf("caller %d: %v, version %d after %d", caller, err, u.Version, last)
 						return
@@ -180,9 +184,11 @@ func TestBatchesOfUsers(t *testing.T) {
 			return catalog.Op{PutUser: &grebev1.User{Id: "u", Text: proto.String(text)}}
 		}
 		more := catalog.Op{AppendEvents: &grebev1.AppendEventsRequest{Id: "v", Events: []*grebev1.Event{event("1", "i", 1)}}}
-		res := p.ApplyWithin(ctx, "", []catalog.Op{put("a"), {PutItem: &grebev1.Item{Id: "i"}}, put("b"), put("b"), {DeleteUser: "u"}, put("c"),
+		res := p.ApplyWithin(ctx, "", []catalog.Op{put("a"), {PutItem: &grebev1.Item{Id: "i"}}, put("b"), put("b"),
+			{DeleteUser: "u"}, put("c"),
 			{PutUser: &grebev1.User{}}})
-		want := []catalog.Result{{Created: true, Changed: true}, {Created: true, Changed: true}, {Changed: true}, {}, {Changed: true},
+		want := []catalog.Result{{Created: true, Changed: true}, {Created: true, Changed: true}, {Changed: true}, {},
+			{Changed: true},
 			{Created: true, Changed: true}}
 		if !slices.Equal(res[:6], want) || res[6].Err == nil {
 			t.Errorf("%+v, want %+v and an error", res, want)
@@ -203,7 +209,8 @@ func TestOutages(t *testing.T) {
 	s := server(t)
 	users := catalog.NewUsers(open(t, s.Addr), catalog.New(catalog.Options{}))
 	put := func() error {
-		return users.ApplyWithin(t.Context(), "", []catalog.Op{{PutUser: &grebev1.User{Id: "u", Text: proto.String("a")}}})[0].Err
+		return users.ApplyWithin(t.Context(), "", []catalog.Op{
+			{PutUser: &grebev1.User{Id: "u", Text: proto.String("a")}}})[0].Err
 	}
 	if err := put(); err != nil || users.Failing() != nil {
 		t.Fatal(err, users.Failing())
@@ -211,7 +218,8 @@ func TestOutages(t *testing.T) {
 	back := func(what string) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			if u, ok, err := users.UserWithin(t.Context(), "u"); err == nil && ok && u.GetText() == "a" && users.Failing() == nil {
+			if u, ok, err := users.UserWithin(t.Context(), "u"); err == nil && ok && u.GetText() == "a" &&
+				users.Failing() == nil {
 				return
 			}
 		}

@@ -1,8 +1,9 @@
 // Package call carries requests from one member of a cluster to another, and the answers back.
 //
-// A client has one connection to a member. Requests share it: each has a number, and answers come in any order. Whoever asks
-// writes the request itself, and the server answers each request in a goroutine of its own. So a request wakes four goroutines,
-// and needs two system calls on each side. That is why this is not gRPC, which takes about twice as long.
+// A client has one connection to a member. Requests share it: each has a number, and answers come in any order. Whoever
+// asks writes the request itself, and the server answers each request in a goroutine of its own. So a request wakes
+// four goroutines, and needs two system calls on each side. That is why this is not gRPC, which takes about twice as
+// long.
 //
 // A request carries the time that is left of its deadline and the caller's trace. If the caller gives up, the server
 // is notified. If the connection breaks, all requests on it fail with ErrGone, and their contexts on the server end.

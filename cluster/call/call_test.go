@@ -106,7 +106,8 @@ func TestAnswersFindTheirRequests(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(_ context.Context, q *Request) Answer {
 		time.Sleep(rand.N(3 * time.Millisecond))
-		a := Answer{Took: time.Duration(q.Op) * time.Millisecond, Backlog: time.Second, Message: text("to " + textOf(t, q.Body))}
+		a := Answer{Took: time.Duration(q.Op) * time.Millisecond, Backlog: time.Second,
+			Message: text("to " + textOf(t, q.Body))}
 		if q.Op%5 == 0 {
 			a = Answer{Failed: true, Backlog: -1, Body: []byte("no " + textOf(t, q.Body))}
 		}
@@ -126,7 +127,8 @@ func TestAnswersFindTheirRequests(t *testing.T) {
 					if !a.Failed || a.Backlog >= 0 || string(a.Body) != "no "+name {
 						t.Errorf("%s failed with %+v", name, a)
 					}
-				case a.Failed || a.Took != time.Duration(op)*time.Millisecond || a.Backlog != time.Second || textOf(t, a.Body) != "to "+name:
+				case a.Failed || a.Took != time.Duration(op)*time.Millisecond || a.Backlog != time.Second ||
+					textOf(t, a.Body) != "to "+name:
 					t.Errorf("%s was answered with %+v", name, a)
 				}
 			}
@@ -193,8 +195,8 @@ func TestCancelReachesTheServer(t *testing.T) {
 	}
 }
 
-// A deadline ends the wait on both sides. The server answers after the caller has given up, so that the answer does not come first; and
-// the caller asks until a request has reached the server in time.
+// A deadline ends the wait on both sides. The server answers after the caller has given up, so that the answer does not
+// come first; and the caller asks until a request has reached the server in time.
 func TestDeadlineEnds(t *testing.T) {
 	t.Parallel()
 	ended, told := make(chan error, 1), make(chan struct{})
@@ -269,7 +271,8 @@ func TestNobodyThere(t *testing.T) {
 	start := time.Now()
 	const n = 1000
 	for range n {
-		if _, err := c.Ask(within(t, time.Minute), &Request{}, text("")); !errors.Is(err, ErrGone) || !errors.Is(err, refused) {
+		if _, err := c.Ask(within(t, time.Minute), &Request{}, text("")); !errors.Is(err, ErrGone) ||
+			!errors.Is(err, refused) {
 			t.Fatalf("the caller gets %v", err)
 		}
 	}
@@ -351,7 +354,8 @@ func TestLongMessages(t *testing.T) {
 		t.Errorf("an answer that is too long: failed %t, %v", a.Failed, err)
 	}
 	long := text(string(make([]byte, 3<<20)))
-	if a, err := c.Ask(within(t, time.Minute), &Request{}, long); err != nil || textOf(t, a.Body) != fmt.Sprint(proto.Size(long)) {
+	if a, err := c.Ask(within(t, time.Minute), &Request{}, long); err != nil ||
+		textOf(t, a.Body) != fmt.Sprint(proto.Size(long)) {
 		t.Errorf("a long request: %v", err)
 	}
 	if n := w.dials.Load(); n != 1 {

@@ -12,7 +12,8 @@ func FuzzFrame(f *testing.F) {
 	request, _ := appendRequest(nil, 7, &Request{Op: 2, Left: time.Second, Parent: "p", State: "s"}, text("body"))
 	answer, _ := appendAnswer(nil, 8, &Answer{Took: time.Millisecond, Backlog: 0, Message: text("body")})
 	failure, _ := appendAnswer(nil, 9, &Answer{Failed: true, Backlog: -1, Body: []byte("{}")})
-	for _, seed := range [][]byte{request, answer, failure, cancelFrame(1), {255, 255, 255, 255, 1}, {9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}} {
+	for _, seed := range [][]byte{request, answer, failure, cancelFrame(1), {255, 255, 255, 255, 1},
+		{9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -44,13 +45,15 @@ func checkAgain(t *testing.T, m *frame, again []byte) {
 	}
 	q, err := f.request()
 	p, _ := m.request()
-	if m.kind == kindRequest && (err != nil || q.Op != p.Op || q.Left != p.Left || q.Parent != p.Parent || q.State != p.State ||
+	if m.kind == kindRequest && (err != nil || q.Op != p.Op || q.Left != p.Left || q.Parent != p.Parent ||
+		q.State != p.State ||
 		!bytes.Equal(q.Body, p.Body)) {
 		t.Fatalf("%+v was read as %+v: %v", p, q, err)
 	}
 	a, err := f.answer()
 	b, _ := m.answer()
-	if m.kind == kindFailure && (err != nil || a.Took != b.Took || a.Backlog != b.Backlog || !bytes.Equal(a.Body, b.Body)) {
+	if m.kind == kindFailure && (err != nil || a.Took != b.Took || a.Backlog != b.Backlog ||
+		!bytes.Equal(a.Body, b.Body)) {
 		t.Fatalf("%+v was read as %+v: %v", b, a, err)
 	}
 }

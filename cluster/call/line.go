@@ -19,7 +19,8 @@ func newLine(c net.Conn) line {
 	return l
 }
 
-// send writes a frame, until a deadline or until ctx ends. A frame that was not written to its end closes the connection.
+// send writes a frame, until a deadline or until ctx ends. A frame that was not written to its end closes the
+// connection.
 func (l *line) send(ctx context.Context, frame []byte, deadline time.Time) error {
 	select {
 	case <-l.turn:

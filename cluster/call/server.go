@@ -24,8 +24,8 @@ type Server struct {
 	closed bool
 }
 
-// NewServer returns a server. Answer is called in a goroutine for each request, with a context that ends with the request's deadline,
-// when the client gives up and when the connection breaks. The caller MUST Close the server.
+// NewServer returns a server. Answer is called in a goroutine for each request, with a context that ends with the
+// request's deadline, when the client gives up and when the connection breaks. The caller MUST Close the server.
 func NewServer(answer func(context.Context, *Request) Answer) *Server {
 	s := &Server{answer: answer, conns: map[net.Conn]struct{}{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -159,7 +159,8 @@ func (t *served) reply(ctx context.Context, cancel context.CancelFunc, id uint64
 	defer release(buf)
 	var err error
 	if *buf, err = appendAnswer(*buf, id, &a); err != nil {
-		*buf, _ = appendAnswer(*buf, id, &Answer{Failed: true, Took: a.Took, Backlog: a.Backlog}) // fails for long messages only
+		// fails for long messages only
+		*buf, _ = appendAnswer(*buf, id, &Answer{Failed: true, Took: a.Took, Backlog: a.Backlog})
 	}
 	_ = t.send(context.Background(), *buf, time.Now().Add(answerWithin)) // closes the connection if it fails
 }

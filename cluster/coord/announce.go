@@ -42,7 +42,8 @@ func Announce(c Coordinator, key string, ttl time.Duration, data []byte, log *sl
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Announcement{c: c, key: key, ttl: ttl, log: log, stop: stop, done: make(chan struct{}), changed: make(chan struct{}, 1), data: data}
+	a := &Announcement{c: c, key: key, ttl: ttl, log: log, stop: stop, done: make(chan struct{}),
+		changed: make(chan struct{}, 1), data: data}
 	go a.run(ctx)
 	return a, nil
 }

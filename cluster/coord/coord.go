@@ -2,14 +2,17 @@
 // leases, and watches that never miss a change silently.
 //
 // The interface has only what etcd and Kubernetes both offer. Package etcd implements it over etcd, package kube over
-// Kubernetes. Package embedded runs an etcd server in this process. Package coordtest has the behaviour suite that every
-// implementation passes.
+// Kubernetes. Package embedded runs an etcd server in this process. Package coordtest has the behaviour suite that
+// every implementation passes.
 //
 // Rules that callers rely on:
-//   - Every call ends when its context ends, and after a few seconds if the coordinator does not answer, even if its process is
-//     stopped and its connections stay open. It then returns ErrUnavailable. Callers keep what they have and try again.
-//   - A Swap or Delete that returned ErrUnavailable may have been applied, or may be applied later. Callers read before they write again.
-//   - A watch begins with a whole listing. After every gap (compaction, reconnect, lost connection) it sends a whole listing again.
+//   - Every call ends when its context ends, and after a few seconds if the coordinator does not answer, even if its
+//     process is stopped and its connections stay open. It then returns ErrUnavailable. Callers keep what they have and
+//     try again.
+//   - A Swap or Delete that returned ErrUnavailable may have been applied, or may be applied later. Callers read before
+//     they write again.
+//   - A watch begins with a whole listing. After every gap (compaction, reconnect, lost connection) it sends a whole
+//     listing again.
 //   - A lost lease stays lost. Its owner grants a new one and writes its keys again. Announce does that.
 package coord
 

@@ -7,9 +7,9 @@ import (
 	"grebe/residency"
 )
 
-// Audit adds up what a node's books hold, by bucket, and collects the entries of wanted buckets. The books change meanwhile.
-// A bucket with a change between begin and end is not valid. Of the others, the audit has the state after the event at
-// which it ended.
+// Audit adds up what a node's books hold, by bucket, and collects the entries of wanted buckets. The books change
+// meanwhile. A bucket with a change between begin and end is not valid. Of the others, the audit has the state after
+// the event at which it ended.
 //
 // An audit does not change after its end, and may be used by several sessions.
 type Audit struct {
@@ -23,7 +23,8 @@ type Audit struct {
 	repairs   map[uint32]*clusterv1.Entries // nil: the bucket has too many entries
 }
 
-// Audit begins an audit. The caller calls Step until it returns true, or Stop. Buckets that are wanted twice count once.
+// Audit begins an audit. The caller calls Step until it returns true, or Stop. Buckets that are wanted twice count
+// once.
 func (p *Publisher) Audit(want []uint32) *Audit {
 	a := &Audit{
 		books: p.books, secret: &p.secret, sums: sums{make([]uint64, buckets), make([]uint64, buckets)},

@@ -22,9 +22,11 @@ func deltas(n, count int) []*clusterv1.Message {
 		for j := range events {
 			k := rng.IntN(n)
 			events[j].Key = bookKey(0, k)
-			events[j].Entry = residency.Entry{Kind: plan.User + plan.Kind(k%2), Tier: plan.Tier(rng.IntN(4)), Tokens: 900, Digest: rng.Uint64()}
+			events[j].Entry = residency.Entry{Kind: plan.User + plan.Kind(k%2), Tier: plan.Tier(rng.IntN(4)), Tokens: 900,
+				Digest: rng.Uint64()}
 		}
-		out[i] = &clusterv1.Message{Boot: 7, Delta: &clusterv1.Delta{First: uint64(i*maxPiece) + 1, Entries: secret.entries(events)}}
+		out[i] = &clusterv1.Message{Boot: 7, Delta: &clusterv1.Delta{
+			First: uint64(i*maxPiece) + 1, Entries: secret.entries(events)}}
 	}
 	return out
 }
@@ -105,7 +107,8 @@ func BenchmarkMemory(b *testing.B) {
 			f := NewFollower(FollowerConfig{Node: i, ID: "a", Secret: secret, Sink: router})
 			f.Connected(time.Hour)
 			sub := f.Ask(time.Hour).Number
-			f.Take(&clusterv1.Message{Boot: 1, Subscription: sub, Hello: &clusterv1.Hello{Protocol: 1, Check: secret.check()}}, time.Hour)
+			f.Take(&clusterv1.Message{Boot: 1, Subscription: sub, Hello: &clusterv1.Hello{Protocol: 1, Check: secret.check()}},
+				time.Hour)
 			for from := 0; from < keys; from += 500 {
 				var events []residency.Event
 				for k := from; k < from+500; k++ {

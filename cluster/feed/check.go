@@ -15,9 +15,11 @@ const (
 	mostDiffer = buckets / 8           // if more buckets differ, a snapshot is cheaper
 )
 
-// check compares a node's sums with the index, a few buckets at a time. A bucket that changed after the sums is left out.
+// check compares a node's sums with the index, a few buckets at a time. A bucket that changed after the sums is left
+// out.
 //
-// The follower asks for the first buckets that differ. The node sends sums again with the repairs, so the others are found then.
+// The follower asks for the first buckets that differ. The node sends sums again with the repairs, so the others are
+// found then.
 type check struct {
 	demand  bool     // ask for sums
 	want    []uint32 // buckets to be asked for
@@ -46,8 +48,8 @@ func (c *check) touch(events []residency.Event) {
 	}
 }
 
-// sums takes a node's sums. They are ignored if others are being compared, or if the index has another state or had no room for
-// some entries.
+// sums takes a node's sums. They are ignored if others are being compared, or if the index has another state or had no
+// room for some entries.
 func (f *Follower) sums(boot uint64, s *clusterv1.Sums) error {
 	c := &f.check
 	if len(s.Users) != buckets || len(s.Others) != buckets || len(s.Valid) != len(c.valid) {

@@ -40,7 +40,8 @@ func (s *Secret) entries(events []residency.Event) *clusterv1.Entries {
 func appendEvents(dst []residency.Event, e *clusterv1.Entries, first uint64, most int) ([]residency.Event, error) {
 	keys, tiers, tokens, digests := e.GetKeys(), e.GetTiers(), e.GetTokens(), e.GetDigests()
 	if len(tiers) != len(keys) || len(keys) > most || len(digests) != len(tokens) {
-		return dst, fmt.Errorf("%w: %d keys, %d tiers, %d and %d of users", ErrMalformed, len(keys), len(tiers), len(tokens), len(digests))
+		return dst, fmt.Errorf("%w: %d keys, %d tiers, %d and %d of users", ErrMalformed, len(keys), len(tiers), len(tokens),
+			len(digests))
 	}
 	users := 0
 	for i, tier := range tiers {

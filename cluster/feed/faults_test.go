@@ -20,9 +20,10 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// Messages are lost, doubled, overtaken and held up, nodes restart and stop, and connections break. The index never claims
-// what a node has not held for three heartbeats. Whenever the faults end, the index has what the nodes hold within two
-// seconds. Memory does not grow. FEED_FAULTS sets the number of faults, of which every 50,000 happen to another world.
+// Messages are lost, doubled, overtaken and held up, nodes restart and stop, and connections break. The index never
+// claims what a node has not held for three heartbeats. Whenever the faults end, the index has what the nodes hold
+// within two seconds. Memory does not grow. FEED_FAULTS sets the number of faults, of which every 50,000 happen to
+// another world.
 func TestFaults(t *testing.T) {
 	total := 5_000
 	if s := os.Getenv("FEED_FAULTS"); s != "" {
@@ -93,7 +94,8 @@ func survive(t *testing.T, seed uint64, total int) {
 		stats.Gaps += s.Gaps
 		stats.Boots += s.Boots
 		stats.Silences += s.Silences
-		if cap(n.follower.events) > 2*maxPiece || n.conn != nil && n.conn.session != nil && cap(n.conn.session.events) > 2*maxPiece {
+		if cap(n.follower.events) > 2*maxPiece || n.conn != nil && n.conn.session != nil &&
+			cap(n.conn.session.events) > 2*maxPiece {
 			t.Errorf("node %d: a buffer grew", n.number)
 		}
 	}

@@ -4,17 +4,18 @@
 // subscribes from the last event that it has. If the node no longer keeps the events after that one, it sends a
 // snapshot first. The messages are those of package clusterv1.
 //
-// A follower shows a node's part of the index only while it can prove that the part was complete at most three heartbeats
-// ago. To prove it, the follower notes when it sent an Ask. A heartbeat says how long ago the node received that Ask, so the
-// node made the heartbeat at least that long after the follower's note. No clocks are compared, and messages that were held
-// up on their way are recognised as old. With a gap, a new boot or without recent proof the part is unknown.
+// A follower shows a node's part of the index only while it can prove that the part was complete at most three
+// heartbeats ago. To prove it, the follower notes when it sent an Ask. A heartbeat says how long ago the node received
+// that Ask, so the node made the heartbeat at least that long after the follower's note. No clocks are compared, and
+// messages that were held up on their way are recognised as old. With a gap, a new boot or without recent proof the
+// part is unknown.
 //
 // Every 60 s a node adds up the entries that it holds, by bucket of keys. A follower compares the sums with its index
 // and asks for the buckets that differ. That repairs differences without a gap, as from a change that the node did not
 // publish.
 //
-// The package is pure: no goroutine, no lock, no I/O and no clock. Times are arguments, durations since any epoch of the
-// caller's. Package feed/wire has the gRPC server and client. Nothing here is safe for concurrent use.
+// The package is pure: no goroutine, no lock, no I/O and no clock. Times are arguments, durations since any epoch of
+// the caller's. Package feed/wire has the gRPC server and client. Nothing here is safe for concurrent use.
 package feed
 
 import (
@@ -74,8 +75,8 @@ type Load struct {
 	Draining bool
 }
 
-// Secret is the key of digests. All processes of a cluster have the same one. Without it nobody can find two keys with the
-// same digest, or recognise keys in a feed.
+// Secret is the key of digests. All processes of a cluster have the same one. Without it nobody can find two keys with
+// the same digest, or recognise keys in a feed.
 type Secret [16]byte
 
 // Digest returns the digest of a key, under which routers find it in their index.

@@ -111,7 +111,8 @@ func TestProtocolVersions(t *testing.T) {
 		want      error
 	}{{1, 1, nil}, {1, 9, nil}, {0, 1, nil}, {2, 3, ErrProtocol}, {0, 0, ErrProtocol}} {
 		s := NewPublisher("a", secret, p.books, func() Load { return Load{} }).Session()
-		err := s.Hear(&clusterv1.Ask{Number: 1, Subscribe: &clusterv1.Subscribe{ProtocolMin: c.low, ProtocolMax: c.high, Node: "a"}}, p.now)
+		err := s.Hear(&clusterv1.Ask{Number: 1, Subscribe: &clusterv1.Subscribe{
+			ProtocolMin: c.low, ProtocolMax: c.high, Node: "a"}}, p.now)
 		if !errors.Is(err, c.want) {
 			t.Errorf("%d to %d: %v, want %v", c.low, c.high, err, c.want)
 		}
@@ -122,7 +123,8 @@ func TestProtocolVersions(t *testing.T) {
 	}
 	a := p.follower.Ask(p.now)
 	hello := &clusterv1.Hello{Protocol: protocolMax + 1, Check: secret.check()}
-	if err := p.follower.Take(&clusterv1.Message{Boot: 7, Subscription: a.Number, Hello: hello}, p.now); !errors.Is(err, ErrProtocol) {
+	if err := p.follower.Take(&clusterv1.Message{Boot: 7, Subscription: a.Number, Hello: hello}, p.now); !errors.Is(err,
+		ErrProtocol) {
 		t.Errorf("a later version: %v", err)
 	}
 }
@@ -139,17 +141,18 @@ func TestMalformedMessages(t *testing.T) {
 		return &clusterv1.Message{Boot: 7, Delta: &clusterv1.Delta{First: first, Entries: e}}
 	}
 	for name, m := range map[string]*clusterv1.Message{
-		"no boot":       {Heartbeat: &clusterv1.Heartbeat{}},
-		"no events":     delta(2, nil),
-		"number 0":      delta(0, &clusterv1.Entries{Keys: one, Tiers: []byte{1}}),
-		"few tiers":     delta(2, &clusterv1.Entries{Keys: one}),
-		"tier 4":        delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{4}}),
-		"few tokens":    delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{0x81}}),
-		"many tokens":   delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{1}, Tokens: []uint32{1}, Digests: one}),
-		"many entries":  delta(2, &clusterv1.Entries{Keys: make([]uint64, 513), Tiers: make([]byte, 513)}),
-		"few sums":      {Boot: 7, Sums: &clusterv1.Sums{Seq: 1, Users: one, Others: one}},
-		"bucket":        {Boot: 7, Repair: &clusterv1.Repair{Seq: 1, Buckets: []uint32{buckets}}},
-		"large numbers": delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{0x81}, Tokens: []uint32{1 << 31}, Digests: one}),
+		"no boot":      {Heartbeat: &clusterv1.Heartbeat{}},
+		"no events":    delta(2, nil),
+		"number 0":     delta(0, &clusterv1.Entries{Keys: one, Tiers: []byte{1}}),
+		"few tiers":    delta(2, &clusterv1.Entries{Keys: one}),
+		"tier 4":       delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{4}}),
+		"few tokens":   delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{0x81}}),
+		"many tokens":  delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{1}, Tokens: []uint32{1}, Digests: one}),
+		"many entries": delta(2, &clusterv1.Entries{Keys: make([]uint64, 513), Tiers: make([]byte, 513)}),
+		"few sums":     {Boot: 7, Sums: &clusterv1.Sums{Seq: 1, Users: one, Others: one}},
+		"bucket":       {Boot: 7, Repair: &clusterv1.Repair{Seq: 1, Buckets: []uint32{buckets}}},
+		"large numbers": delta(2, &clusterv1.Entries{Keys: one, Tiers: []byte{0x81}, Tokens: []uint32{1 << 31},
+			Digests: one}),
 	} {
 		m.Subscription = p.follower.sub
 		if err := p.follower.Take(m, p.now); !errors.Is(err, ErrMalformed) {
@@ -159,10 +162,12 @@ func TestMalformedMessages(t *testing.T) {
 	if _, others, _ := p.router.Index().Entries(); others != 1 || !p.follower.Known() {
 		t.Errorf("%d entries", others)
 	}
-	if err := p.session.Hear(&clusterv1.Ask{Number: 99, Buckets: []uint32{buckets}}, p.now); !errors.Is(err, ErrMalformed) {
+	if err := p.session.Hear(&clusterv1.Ask{Number: 99, Buckets: []uint32{buckets}}, p.now); !errors.Is(err,
+		ErrMalformed) {
 		t.Error(err)
 	}
-	if err := p.session.Hear(&clusterv1.Ask{Number: 100, Buckets: make([]uint32, maxRepair+1)}, p.now); !errors.Is(err, ErrMalformed) {
+	if err := p.session.Hear(&clusterv1.Ask{Number: 100, Buckets: make([]uint32, maxRepair+1)}, p.now); !errors.Is(err,
+		ErrMalformed) {
 		t.Error(err)
 	}
 }
@@ -198,7 +203,8 @@ func TestLostNodesReturn(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.router.Lost(1)
-	if p.now += Beat; p.follower.Known() || p.exchange(t) != nil || !p.follower.Known() || p.follower.Stats.Snapshots != 1 {
+	if p.now += Beat; p.follower.Known() || p.exchange(t) != nil || !p.follower.Known() ||
+		p.follower.Stats.Snapshots != 1 {
 		t.Errorf("%+v", p.follower.Stats)
 	}
 	p.follower.Close()
@@ -207,8 +213,8 @@ func TestLostNodesReturn(t *testing.T) {
 	}
 }
 
-// Followers that subscribe at different moments get their heartbeats at the same ones, the first at once and none later than a Beat after
-// the one before.
+// Followers that subscribe at different moments get their heartbeats at the same ones, the first at once and none later
+// than a Beat after the one before.
 func TestHeartbeatsComeTogether(t *testing.T) {
 	for _, after := range []time.Duration{0, 1, 37 * time.Millisecond, Beat - 1, Beat, 3*Beat + 1} {
 		p := newPair(t, 8, 64)

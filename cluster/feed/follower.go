@@ -40,8 +40,8 @@ type FollowerConfig struct {
 
 // Follower follows the feed of one node.
 //
-// The caller calls Connected and Disconnected when a connection begins and ends, Take with each message, and Tick at the
-// time that Next returns. After each of these it sends what Ask returns, until it returns nil.
+// The caller calls Connected and Disconnected when a connection begins and ends, Take with each message, and Tick at
+// the time that Next returns. After each of these it sends what Ask returns, until it returns nil.
 type Follower struct {
 	FollowerConfig
 	Stats Stats
@@ -106,7 +106,8 @@ func NewFollower(c FollowerConfig) *Follower {
 // Known reports whether the node's part is known.
 func (f *Follower) Known() bool { return f.Sink.Index().Known(f.Node) }
 
-// Position returns the last event that the sink has. It returns 0, 0 if the sink does not have everything up to an event.
+// Position returns the last event that the sink has. It returns 0, 0 if the sink does not have everything up to an
+// event.
 func (f *Follower) Position() (boot, seq uint64) {
 	if !f.whole {
 		return 0, 0

@@ -87,7 +87,8 @@ func (s *Session) Hear(a *clusterv1.Ask, now time.Duration) error {
 
 func (s *Session) subscribe(sub *clusterv1.Subscribe, now time.Duration) error {
 	if sub.ProtocolMin > protocolMax || sub.ProtocolMax < protocolMin {
-		return fmt.Errorf("%w: %d to %d, this node speaks %d to %d", ErrProtocol, sub.ProtocolMin, sub.ProtocolMax, protocolMin, protocolMax)
+		return fmt.Errorf("%w: %d to %d, this node speaks %d to %d", ErrProtocol, sub.ProtocolMin, sub.ProtocolMax,
+			protocolMin, protocolMax)
 	}
 	if sub.Node != s.node {
 		return fmt.Errorf("%w: %s, want %s", ErrNode, s.node, sub.Node)
@@ -106,8 +107,8 @@ func (s *Session) subscribe(sub *clusterv1.Subscribe, now time.Duration) error {
 	return nil
 }
 
-// NextBeat returns when heartbeats are due that follow those of a time. All sessions of a process send them at the same moments, so that
-// an idle process wakes up for all at once.
+// NextBeat returns when heartbeats are due that follow those of a time. All sessions of a process send them at the same
+// moments, so that an idle process wakes up for all at once.
 func NextBeat(now time.Duration) time.Duration { return (now/Beat + 1) * Beat }
 
 // Wake returns when the next heartbeat is due.

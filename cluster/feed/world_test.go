@@ -46,7 +46,8 @@ func bookKey(node, k int) (key plan.Key) {
 }
 
 func newBooks(t testing.TB, node, keys, ring int, boot uint64) *books {
-	b := &books{ring: ring, keys: keys, held: make([]residency.Entry, keys), states: make([][]state, keys), places: make([]uint64, keys)}
+	b := &books{ring: ring, keys: keys, held: make([]residency.Entry, keys), states: make([][]state, keys),
+		places: make([]uint64, keys)}
 	for k := range keys {
 		key := bookKey(node%2, k) // nodes have keys in common
 		b.places[k] = residency.Mix(secret.Digest(&key))
@@ -86,7 +87,8 @@ func (b *books) change(node, k int, rng *rand.Rand, now time.Duration) {
 	switch rng.IntN(6) {
 	case 0, 1:
 		named := e.Kind == plan.User
-		b.Publish(&residency.Held[int]{Key: key, Kind: e.Kind, Tokens: int(e.Tokens), Digest: e.Digest, Named: named, Bytes: 1}, 0, false)
+		b.Publish(&residency.Held[int]{Key: key, Kind: e.Kind, Tokens: int(e.Tokens), Digest: e.Digest, Named: named,
+			Bytes: 1}, 0, false)
 	case 2:
 		b.Delete(key)
 	case 3:
@@ -162,7 +164,8 @@ func (b *books) Scan(yield func([]residency.Event) bool) {
 func newRouter(t testing.TB, nodes, users, items int) *route.Router {
 	c := route.Config{Users: users, Items: items, Policy: route.RoundRobin}
 	for range nodes {
-		c.Nodes = append(c.Nodes, route.Node{Costs: schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: .01}), RTT: .2})
+		c.Nodes = append(c.Nodes, route.Node{Costs: schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: .01}),
+			RTT: .2})
 	}
 	r, err := route.New(c)
 	if err != nil {
@@ -229,7 +232,8 @@ func newWorld(t testing.TB, seed uint64, ring int, keys ...int) *world {
 	w.routes(keys...)
 	for i, keys := range keys {
 		w.boots++
-		n := &node{w: w, number: i, up: true, place: map[uint64]int{}, timer: never, books: newBooks(t, i, keys, ring, w.boots)}
+		n := &node{w: w, number: i, up: true, place: map[uint64]int{}, timer: never,
+			books: newBooks(t, i, keys, ring, w.boots)}
 		for k, at := range n.places {
 			n.place[at] = k
 		}
@@ -286,8 +290,8 @@ func always() bool { return true }
 // tolerance is by how much clocks may run apart between two Asks.
 const tolerance = 2 * ms
 
-// check compares what the router knows with what the node held at most three heartbeats ago. It is called before anything
-// that can change what the router knows. A claim gets older until then, so no other moment is worse.
+// check compares what the router knows with what the node held at most three heartbeats ago. It is called before
+// anything that can change what the router knows. A claim gets older until then, so no other moment is worse.
 func (n *node) check() {
 	w := n.w
 	w.checks++
@@ -299,7 +303,8 @@ func (n *node) check() {
 		w.entries++
 		k, ok := n.place[at]
 		if !ok || !n.was(k, e, w.now-Limit-tolerance) {
-			w.t.Fatalf("%v: the index claims %+v of key %d of node %d, whose states were %+v", w.now, e, k, n.number, n.states[k])
+			w.t.Fatalf("%v: the index claims %+v of key %d of node %d, whose states were %+v", w.now, e, k, n.number,
+				n.states[k])
 		}
 	})
 }

@@ -25,7 +25,8 @@ func (e everywhere) Items(_ []plan.Key, at []Holders) {
 }
 func (e everywhere) User(plan.Key, []int32) (Holders, int) { return Holders{}, 0 }
 
-// BenchmarkFetch fetches 50 items of 20 tokens of Qwen2-1.5B, 29 MB, from one store into another over loopback without TLS.
+// BenchmarkFetch fetches 50 items of 20 tokens of Qwen2-1.5B, 29 MB, from one store into another over loopback without
+// TLS.
 func BenchmarkFetch(b *testing.B) {
 	shape := compute.Shape{Layers: 28, KVHeads: 2, HeadDim: 128, KV: compute.BF16}
 	const items, length = 50, 20

@@ -1,8 +1,9 @@
-// Package fetch brings KV from other nodes. A Fetcher is the reuse.Peers of one model. It knows from a Directory which nodes hold an
-// entry, and asks them through a peer.Client: one GET per node and request, with a second node for entries that are late.
+// Package fetch brings KV from other nodes. A Fetcher is the reuse.Peers of one model. It knows from a Directory which
+// nodes hold an entry, and asks them through a peer.Client: one GET per node and request, with a second node for
+// entries that are late.
 //
-// Entries arrive straight in the memory of this node's store. The bytes that are asked for at a time are bounded: entries beyond the
-// bound are not asked for, and are computed.
+// Entries arrive straight in the memory of this node's store. The bytes that are asked for at a time are bounded:
+// entries beyond the bound are not asked for, and are computed.
 package fetch
 
 import (
@@ -18,11 +19,12 @@ import (
 	"grebe/reuse"
 )
 
-// Holders are other nodes that hold an entry. First is empty if there is none. Second is empty if there is no second one.
+// Holders are other nodes that hold an entry. First is empty if there is none. Second is empty if there is no second
+// one.
 type Holders struct{ First, Second string }
 
-// Directory knows which other nodes of the same space hold which entries. It never names this node, nor one that is gone. Its methods may
-// be called concurrently, for each request.
+// Directory knows which other nodes of the same space hold which entries. It never names this node, nor one that is
+// gone. Its methods may be called concurrently, for each request.
 type Directory interface {
 	// Items sets at[i] to the holders of keys[i].
 	Items(keys []plan.Key, at []Holders)
@@ -118,8 +120,8 @@ func (r *request) look(f *Fetcher) {
 	}
 }
 
-// avoid leaves out a holder that has stalled. Without it, each request would wait for that node until its budget is over. The client asks
-// the node again after a second.
+// avoid leaves out a holder that has stalled. Without it, each request would wait for that node until its budget is
+// over. The client asks the node again after a second.
 func (r *request) avoid(f *Fetcher, at *Holders) {
 	if at.First == "" || !r.stalls(f, at.First) {
 		return
@@ -246,7 +248,8 @@ func (r *request) get(f *Fetcher, node string) *get {
 func (f *Fetcher) get(ctx context.Context, g *get, wants []reuse.Want) {
 	began := time.Now()
 	f.price.use(g.node)
-	// An error says why a node could not be asked. The statuses say what that means for the request, and the client counts it.
+	// An error says why a node could not be asked. The statuses say what that means for the request, and the client counts
+	// it.
 	_ = f.Client.Fetch(ctx, g.node, &g.Get, func(i int, meta []byte, n int64) ([][]byte, error) {
 		w := &wants[g.index[i]]
 		w.Bytes = n
@@ -274,5 +277,6 @@ func (f *Fetcher) get(ctx context.Context, g *get, wants []reuse.Want) {
 
 // severity orders the statuses of a GET: its outcome is the worst one.
 func severity(s peer.Status) int {
-	return slices.Index([]peer.Status{peer.Hit, peer.Miss, peer.Declined, peer.Busy, peer.WrongEpoch, peer.Late, peer.Damaged}, s)
+	return slices.Index([]peer.Status{peer.Hit, peer.Miss, peer.Declined, peer.Busy, peer.WrongEpoch, peer.Late,
+		peer.Damaged}, s)
 }

@@ -38,9 +38,11 @@ func question(policy schedule.Policy) *reuse.Request {
 
 var orders = []schedule.Policy{schedule.User, schedule.Item}
 
-// KV that comes from another node over a real connection has the bits that computing gives, between all kinds of memory.
+// KV that comes from another node over a real connection has the bits that computing gives, between all kinds of
+// memory.
 func TestFetchedEqualsComputed(t *testing.T) {
-	kinds := map[string]kind{"host": {}, "device": {far: true}, "device and host": {far: true, host: true}, "disk": {disk: true}}
+	kinds := map[string]kind{"host": {}, "device": {far: true}, "device and host": {far: true, host: true},
+		"disk": {disk: true}}
 	for a, from := range kinds {
 		for b, to := range kinds {
 			t.Run(a+" to "+b, func(t *testing.T) {
@@ -49,7 +51,8 @@ func TestFetchedEqualsComputed(t *testing.T) {
 					r := question(policy)
 					want, _ := all[0].ranks(t, r)
 					got, tiers := all[1].ranks(t, r)
-					if reused := len(r.User); policy == schedule.User && tiers[plan.Peer] != reused || tiers[plan.Peer] == 0 || !slices.Equal(got, want) {
+					if reused := len(r.User); policy == schedule.User && tiers[plan.Peer] != reused || tiers[plan.Peer] == 0 ||
+						!slices.Equal(got, want) {
 						t.Errorf("%v: %v tokens by tier, same answer %v", policy, tiers, slices.Equal(got, want))
 					}
 					if again, tiers := all[1].ranks(t, r); tiers[plan.Peer] != 0 || !slices.Equal(again, want) {
@@ -93,8 +96,8 @@ func TestOtherNumericsDoNotMix(t *testing.T) {
 	}
 }
 
-// A peer that stalls in the middle of a block costs a request no more than its budget. It computes what is missing, and nothing of the
-// block is left.
+// A peer that stalls in the middle of a block costs a request no more than its budget. It computes what is missing, and
+// nothing of the block is left.
 func TestAStalledPeer(t *testing.T) {
 	best := time.Hour
 	for try := range 8 { // the machine may be busy
@@ -377,11 +380,12 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Random requests to random nodes with little memory, with deletions, links that stall and change bytes, have the answers of a node that
-// computes everything.
+// Random requests to random nodes with little memory, with deletions, links that stall and change bytes, have the
+// answers of a node that computes everything.
 func TestRandomRequests(t *testing.T) {
 	alone := fleet(t, kind{})[0]
-	all := fleet(t, kind{memory: 600 << 10}, kind{memory: 600 << 10, disk: true}, kind{far: true, host: true, memory: 400 << 10})
+	all := fleet(t, kind{memory: 600 << 10}, kind{memory: 600 << 10, disk: true},
+		kind{far: true, host: true, memory: 400 << 10})
 	for _, n := range all {
 		n.load.ms = 2
 	}
@@ -449,6 +453,7 @@ func TestRandomRequests(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d tokens were fetched", fetched.Load())
 	if wrong.Load() > 0 || fetched.Load() == 0 || full.Load() > 100 {
-		t.Errorf("%d answers differ, %d tokens were fetched, %d times there was no memory", wrong.Load(), fetched.Load(), full.Load())
+		t.Errorf("%d answers differ, %d tokens were fetched, %d times there was no memory", wrong.Load(), fetched.Load(),
+			full.Load())
 	}
 }

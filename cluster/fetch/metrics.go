@@ -18,7 +18,8 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer, sent func() int64) (*Metrics, error) {
 	m := &Metrics{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "grebe_peer_fetch_seconds", Help: "Time of requests to other nodes for KV. The outcome is the worst one of the request's entries.",
+			Name: "grebe_peer_fetch_seconds", Help: "Time of requests to other nodes for KV. The outcome is the worst one of " +
+				"the request's entries.",
 			Buckets: prometheus.ExponentialBuckets(1e-4, 2, 15),
 		}, []string{"peer", "outcome"}),
 		received: prometheus.NewCounter(prometheus.CounterOpts{

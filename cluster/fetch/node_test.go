@@ -106,7 +106,8 @@ func newNode(t *testing.T, name string, k kind) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{name: name, store: kv.New(m.Shape(), memory), pool: memory, load: &load{20}, metrics: prometheus.NewRegistry()}
+	n := &node{name: name, store: kv.New(m.Shape(), memory), pool: memory, load: &load{20},
+		metrics: prometheus.NewRegistry()}
 	closers := []func() error{m.Close, memory.Close}
 	if k.host {
 		low, err := pool.Over(dev.Memory().Host(), k.memory, 4096)
@@ -136,7 +137,8 @@ func newNode(t *testing.T, name string, k kind) *node {
 	if err := n.store.SetHotness(residency.HotnessConfig{Users: 100, Items: 1000}); err != nil {
 		t.Fatal(err)
 	}
-	n.Cache = reuse.New(n.prompt, reuse.Options{Store: n.store, Pool: memory, Load: n.load, Shape: m.Shape(), Model: plan.Key{7}})
+	n.Cache = reuse.New(n.prompt, reuse.Options{Store: n.store, Pool: memory, Load: n.load, Shape: m.Shape(),
+		Model: plan.Key{7}})
 	t.Cleanup(func() {
 		if err := n.Settle(); err != nil {
 			t.Error(err)
@@ -167,7 +169,8 @@ func (n *node) serve(t *testing.T, numerics string) {
 	n.wire = &wire{Listener: l}
 	holder := &hold.Holder{}
 	remove := holder.Add(n.space(numerics), n.store)
-	if n.server, err = peer.NewServer(peer.ServerOptions{Node: n.name, Holder: holder, Epoch: func(uint64) bool { return true }}); err != nil {
+	if n.server, err = peer.NewServer(peer.ServerOptions{
+		Node: n.name, Holder: holder, Epoch: func(uint64) bool { return true }}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

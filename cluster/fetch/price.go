@@ -57,8 +57,8 @@ func (p *price) ended(late bool) {
 	p.late.ended(late, time.Now())
 }
 
-// lateness makes fetches dearer after others were late. A fetch that is late has cost its whole budget. Over a slow link budgets may be
-// too short to measure its bandwidth, and without this every request would try in vain.
+// lateness makes fetches dearer after others were late. A fetch that is late has cost its whole budget. Over a slow
+// link budgets may be too short to measure its bandwidth, and without this every request would try in vain.
 type lateness struct {
 	more float64   // logarithm of the factor
 	last time.Time // when a fetch ended

@@ -1,7 +1,8 @@
 // Package hold answers other nodes' requests for KV from this node's stores.
 //
-// A store is registered with the space of its KV: the model, the numerics class and the format. A request is answered only from the store
-// of its own space, so that KV of different bits never mixes. Keys are digests of everything else that KV depends on.
+// A store is registered with the space of its KV: the model, the numerics class and the format. A request is answered
+// only from the store of its own space, so that KV of different bits never mixes. Keys are digests of everything else
+// that KV depends on.
 package hold
 
 import (
@@ -33,9 +34,10 @@ type loan struct {
 	from *lender
 }
 
-// Add answers requests of a space from a store, until remove is called. If several stores have KV of a space, as while a model is loaded
-// again, the one that was added last answers. remove MUST be called once, and before the store is stopped. When it returns, no entry is
-// being sent because of this Add. That takes as long as the budgets of the requests under way.
+// Add answers requests of a space from a store, until remove is called. If several stores have KV of a space, as while
+// a model is loaded again, the one that was added last answers. remove MUST be called once, and before the store is
+// stopped. When it returns, no entry is being sent because of this Add. That takes as long as the budgets of the
+// requests under way.
 func (h *Holder) Add(s peer.Space, store *kv.Store) (remove func()) {
 	l := &lender{store: store}
 	h.mu.Lock()

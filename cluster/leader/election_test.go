@@ -33,7 +33,8 @@ func TestTakeover(t *testing.T) {
 	}
 	e.Trying(at(5 * time.Second))
 	e.Wrote(at(5*time.Second), at(6*time.Second), r, 12)
-	for d, want := range map[time.Duration]int64{6 * time.Second: 5, 7500*time.Millisecond - 1: 5, 7500 * time.Millisecond: 0} {
+	for d, want := range map[time.Duration]int64{6 * time.Second: 5, 7500*time.Millisecond - 1: 5,
+		7500 * time.Millisecond: 0} {
 		if got := e.Leading(at(d)); got != want {
 			t.Errorf("at %v it leads in term %d, want %d", d, got, want)
 		}

@@ -168,7 +168,8 @@ func (l *link) send(ctx context.Context, call func() answer) answer {
 		l.gate()
 		answers <- a
 	})
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a paused process gives up nothing: its clock stands still as well
+	// a paused process gives up nothing: its clock stands still as well
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	select {
 	case a := <-answers:

@@ -187,7 +187,8 @@ func TestStoppedProcessCannotWrite(t *testing.T) {
 		}
 		ops = append(ops, porcupine.Operation{ClientId: o.process, Input: o, Call: o.call, Return: o.end})
 	}
-	t.Logf("%d stops and kills of processes: %d terms, %d operations, %d of unknown outcome", faults, len(r.terms), len(ops), unknown)
+	t.Logf("%d stops and kills of processes: %d terms, %d operations, %d of unknown outcome", faults, len(r.terms),
+		len(ops), unknown)
 	if verdict := porcupine.CheckOperationsTimeout(unsure, ops, 5*time.Second); verdict != porcupine.Ok {
 		t.Errorf("porcupine says %v", verdict)
 	}

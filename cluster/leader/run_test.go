@@ -49,7 +49,8 @@ func TestResignsAndDies(t *testing.T) {
 		first := <-leads
 		time.Sleep(time.Minute)
 		if len(leads) != 0 || !first.term.Leading() || first.term.Number != 1 {
-			t.Fatalf("after a quiet minute: %d more leaders, term %d leads: %v", len(leads), first.term.Number, first.term.Leading())
+			t.Fatalf("after a quiet minute: %d more leaders, term %d leads: %v", len(leads), first.term.Number,
+				first.term.Leading())
 		}
 
 		// Cut off: it stops by itself before another takes over, a ttl and a poll later at most.

@@ -11,7 +11,8 @@
 // Invariants:
 //   - A lost lease alone never removes a node: only failed probes do, several of them, after the lease was lost.
 //   - While the coordinator is away, nobody leaves. The time of a suspicion begins again when it is back.
-//   - A record brings a node back to ACTIVE from every state. A new boot id is a new process: nothing known of the old one holds.
+//   - A record brings a node back to ACTIVE from every state. A new boot id is a new process: nothing known of the old
+//     one holds.
 //   - At most one probe of a node is under way. One without a result counts as failed after a timeout.
 package member
 

@@ -199,7 +199,11 @@ func TestRecord(t *testing.T) {
 			t.Errorf("records that differ in %s are equal", reflect.TypeFor[Record]().Field(i).Name)
 		}
 	}
-	if _, err := Decode([]byte(`{"id":"a","boot":"b","peer":"h:1","protocol":{"min":1,"max":1},"roles":["node","moon"],"new":7}`)); err != nil {
+	if _,
+		err :=
+		Decode(
+			[]byte(
+				`{"id":"a","boot":"b","peer":"h:1","protocol":{"min":1,"max":1},"roles":["node","moon"],"new":7}`)); err != nil {
 		t.Errorf("a newer release's record: %v", err)
 	}
 	for _, bad := range []string{``, `[]`, `{}`, `{"id":"a","boot":"b"}`,
@@ -214,7 +218,8 @@ func TestRecord(t *testing.T) {
 		p, q Protocol
 		v    int
 		ok   bool
-	}{{Protocol{1, 3}, Protocol{2, 5}, 3, true}, {Protocol{4, 4}, Protocol{4, 4}, 4, true}, {Protocol{1, 2}, Protocol{3, 4}, 2, false}} {
+	}{{Protocol{1, 3}, Protocol{2, 5}, 3, true}, {Protocol{4, 4}, Protocol{4, 4}, 4, true},
+		{Protocol{1, 2}, Protocol{3, 4}, 2, false}} {
 		v, ok := c.p.Common(c.q)
 		w, also := c.q.Common(c.p)
 		if v != c.v || ok != c.ok || w != v || also != ok {

@@ -93,8 +93,8 @@ func (r Record) Validate() error {
 // Has reports whether the process has a role.
 func (r Record) Has(role string) bool { return slices.Contains(r.Roles, role) }
 
-// Differs reports whether other processes have to learn of a new record. Measured times that differ by less than a tenth do
-// not matter.
+// Differs reports whether other processes have to learn of a new record. Measured times that differ by less than a
+// tenth do not matter.
 func (r Record) Differs(o Record) bool {
 	if len(r.Models) != len(o.Models) {
 		return true

@@ -33,7 +33,8 @@ type scenario struct {
 func at(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
 
 func record(id, boot string) Record {
-	return Record{ID: id, Boot: boot, API: id + ":80", Peer: id + ":81", Protocol: Protocol{1, 1}, Roles: []string{Node, Router}}
+	return Record{ID: id, Boot: boot, API: id + ":80", Peer: id + ":81", Protocol: Protocol{1, 1},
+		Roles: []string{Node, Router}}
 }
 
 func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {

@@ -5,14 +5,14 @@
 //
 //	grebe://CLUSTER/NODE
 //
-// It is a URI and not a DNS name for three reasons. A node's id need not be a valid host name. No wildcard can stand for all
-// nodes. And a web server's certificate of the same authority does not make its owner a member. A certificate has exactly one such
-// URI; other names in it are ignored. The host names and addresses under which a node is reached are not checked, so they may
-// change.
+// It is a URI and not a DNS name for three reasons. A node's id need not be a valid host name. No wildcard can stand
+// for all nodes. And a web server's certificate of the same authority does not make its owner a member. A certificate
+// has exactly one such URI; other names in it are ignored. The host names and addresses under which a node is reached
+// are not checked, so they may change.
 //
-// Both sides verify the other: its chain against the authority, the certificate's times, the cluster's name, and on the dialling
-// side the node's id. Connections use TLS 1.3 without session tickets, so every connection is verified against the authority that is
-// loaded when it is made.
+// Both sides verify the other: its chain against the authority, the certificate's times, the cluster's name, and on the
+// dialling side the node's id. Connections use TLS 1.3 without session tickets, so every connection is verified against
+// the authority that is loaded when it is made.
 package mtls
 
 import (
@@ -56,8 +56,8 @@ type material struct {
 	roots *x509.CertPool
 }
 
-// Load reads the files. It returns an error if other nodes would refuse the certificate, or if the certificate is not for the node
-// and the cluster.
+// Load reads the files. It returns an error if other nodes would refuse the certificate, or if the certificate is not
+// for the node and the cluster.
 func Load(f Files, cluster, node string) (*Identity, error) {
 	id := &Identity{files: f, cluster: cluster, node: node}
 	if cluster == "" || node == "" || strings.Contains(cluster+node, "/") {
@@ -69,7 +69,8 @@ func Load(f Files, cluster, node string) (*Identity, error) {
 	return id, nil
 }
 
-// Reload reads the files again. New connections use what was read; open ones stay. After an error the identity is what it was.
+// Reload reads the files again. New connections use what was read; open ones stay. After an error the identity is what
+// it was.
 func (id *Identity) Reload() error {
 	m, err := read(id.files)
 	if err != nil {
@@ -130,9 +131,11 @@ func (id *Identity) Server() *tls.Config {
 // Client returns the configuration of the side that connects to a node. Any other node is refused.
 func (id *Identity) Client(node string) *tls.Config {
 	c := config()
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &id.loaded.Load().cert, nil }
-	// Package crypto/tls can verify host names only. VerifyConnection verifies the chain and the node instead; it is called in
-	// every handshake, and its error ends it.
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return &id.loaded.Load().cert, nil
+	}
+	// Package crypto/tls can verify host names only. VerifyConnection verifies the chain and the node instead; it is
+	// called in every handshake, and its error ends it.
 	c.InsecureSkipVerify = true
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		return wrap(id.verify(id.loaded.Load(), s.PeerCertificates, x509.ExtKeyUsageServerAuth, node))
@@ -220,7 +223,8 @@ func nameOf(c *x509.Certificate) (cluster, node string, err error) {
 		return "", "", fmt.Errorf("%w: no URI %s://CLUSTER/NODE among its subject alternative names", ErrNode, scheme)
 	}
 	node = strings.TrimPrefix(found.Path, "/")
-	if found.Host == "" || node == "" || strings.Contains(node, "/") || found.RawQuery != "" || found.Fragment != "" || found.User != nil {
+	if found.Host == "" || node == "" || strings.Contains(node, "/") || found.RawQuery != "" || found.Fragment != "" ||
+		found.User != nil {
 		return "", "", fmt.Errorf("%w: %q is not %s://CLUSTER/NODE", ErrNode, found, scheme)
 	}
 	return found.Host, node, nil
@@ -233,8 +237,9 @@ func wrap(err error) error {
 	return fmt.Errorf("mtls: the other side's certificate is refused: %w", err)
 }
 
-// Plain returns a configuration to connect with the node's certificate to a server that is no member, such as etcd. The server's
-// host name is verified against the authority, as browsers do. The certificate is read again for each connection.
+// Plain returns a configuration to connect with the node's certificate to a server that is no member, such as etcd. The
+// server's host name is verified against the authority, as browsers do. The certificate is read again for each
+// connection.
 func Plain(f Files) (*tls.Config, error) {
 	own := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)

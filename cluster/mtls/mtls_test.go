@@ -38,7 +38,8 @@ func identity(t *testing.T, a *mtlstest.Authority, cluster, node string) *mtls.I
 	return id
 }
 
-// meet connects both sides and exchanges a byte each way. It returns what the server saw as the client's node, and both errors.
+// meet connects both sides and exchanges a byte each way. It returns what the server saw as the client's node, and both
+// errors.
 func meet(t *testing.T, server, client *tls.Config) (node string, atServer, atClient error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +87,8 @@ func TestNodesOfAClusterMeet(t *testing.T) {
 	}
 }
 
-// TestStrangersCanDoNothing: a process without a certificate of the authority gets no byte of data from a member, and gives it none.
+// TestStrangersCanDoNothing: a process without a certificate of the authority gets no byte of data from a member, and
+// gives it none.
 func TestStrangersCanDoNothing(t *testing.T) {
 	ours, theirs := authority(t), authority(t)
 	n1, n2 := identity(t, ours, "shop", "n1"), identity(t, ours, "shop", "n2")
@@ -113,7 +115,8 @@ func TestStrangersCanDoNothing(t *testing.T) {
 			t.Errorf("%s: the server says %v, the client %v: both must fail", c.name, atServer, atClient)
 		}
 		if c.atServer != nil && !errors.Is(atServer, c.atServer) || c.atClient != nil && !errors.Is(atClient, c.atClient) {
-			t.Errorf("%s: the server says %v, want %v; the client %v, want %v", c.name, atServer, c.atServer, atClient, c.atClient)
+			t.Errorf("%s: the server says %v, want %v; the client %v, want %v", c.name, atServer, c.atServer, atClient,
+				c.atClient)
 		}
 	}
 }
@@ -132,15 +135,20 @@ func TestErrorsNameTheReason(t *testing.T) {
 		reason error
 		text   string
 	}{
-		{"expired", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, mtls.ErrExpired, "expired at 20"},
-		{"too early", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, mtls.ErrExpired, "is valid from 20"},
+		{"expired", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, mtls.ErrExpired,
+			"expired at 20"},
+		{"too early", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, mtls.ErrExpired,
+			"is valid from 20"},
 		{"another node", func(c *x509.Certificate) { c.URIs[0].Path = "/n2" }, mtls.ErrNode, `node "n2", want "n1"`},
-		{"another cluster", func(c *x509.Certificate) { c.URIs[0].Host = "toys" }, mtls.ErrNode, `cluster "toys", want "shop"`},
-		{"a DNS name only", func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"n1"} }, mtls.ErrNode, "no URI grebe://CLUSTER/NODE"},
+		{"another cluster", func(c *x509.Certificate) { c.URIs[0].Host = "toys" }, mtls.ErrNode,
+			`cluster "toys", want "shop"`},
+		{"a DNS name only", func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"n1"} }, mtls.ErrNode,
+			"no URI grebe://CLUSTER/NODE"},
 		{"two names", func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) }, mtls.ErrNode, "several"},
 		{"a path", func(c *x509.Certificate) { c.URIs[0].Path = "/n1/x" }, mtls.ErrNode, "is not grebe://CLUSTER/NODE"},
 		{"a client's only", func(c *x509.Certificate) { c.ExtKeyUsage = c.ExtKeyUsage[1:] }, mtls.ErrAuthority, "usage"},
-		{"other URIs beside it", func(c *x509.Certificate) { c.URIs = append(c.URIs, &url.URL{Scheme: "spiffe", Host: "x"}) }, nil, ""},
+		{"other URIs beside it", func(c *x509.Certificate) { c.URIs = append(c.URIs, &url.URL{Scheme: "spiffe", Host: "x"}) },
+			nil, ""},
 	} {
 		cert := mtlstest.Template("shop", "n1")
 		c.change(cert)
@@ -166,7 +174,8 @@ func TestErrorsNameTheReason(t *testing.T) {
 	if _, err := mtls.Load(wrong, "shop", "n1"); !errors.Is(err, mtls.ErrAuthority) {
 		t.Errorf("another authority: %v", err)
 	}
-	for _, bad := range []mtls.Files{{f.Cert, f.Key, "none"}, {"none", f.Key, f.CA}, {f.Cert, f.CA, f.CA}, {f.Cert, f.Key, f.Key}} {
+	for _, bad := range []mtls.Files{{f.Cert, f.Key, "none"}, {"none", f.Key, f.CA}, {f.Cert, f.CA, f.CA},
+		{f.Cert, f.Key, f.Key}} {
 		if _, err := mtls.Load(bad, "shop", "n1"); err == nil {
 			t.Errorf("loaded %v", bad)
 		}
@@ -178,8 +187,8 @@ func TestErrorsNameTheReason(t *testing.T) {
 	}
 }
 
-// TestReload replaces the authority of a pair of nodes without a restart: first both trust the old and the new one, then they get
-// new certificates, then they trust only the new one.
+// TestReload replaces the authority of a pair of nodes without a restart: first both trust the old and the new one,
+// then they get new certificates, then they trust only the new one.
 func TestReload(t *testing.T) {
 	before, after := authority(t), authority(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -273,7 +282,8 @@ func TestExpiryWhileRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Until(cert.NotAfter) + 10*time.Millisecond) // the certificate's clock is the real one
-	if _, atServer, atClient := meet(t, n1.Server(), n2.Client("n1")); !errors.Is(atServer, mtls.ErrExpired) || atClient == nil {
+	if _, atServer, atClient := meet(t, n1.Server(), n2.Client("n1")); !errors.Is(atServer, mtls.ErrExpired) ||
+		atClient == nil {
 		t.Errorf("server %v, client %v", atServer, atClient)
 	}
 	if _, _, atClient := meet(t, n2.Server(), n1.Client("n2")); !errors.Is(atClient, mtls.ErrExpired) {

@@ -1,15 +1,17 @@
-// Package offer moves KV from nodes to members with the role kv, which hold KV and compute nothing: memory that grows apart from the
-// nodes that compute (BAT-3).
+// Package offer moves KV from nodes to members with the role kv, which hold KV and compute nothing: memory that grows
+// apart from the nodes that compute (BAT-3).
 //
-// A node offers the blocks that it holds: their keys, not their bytes. Each block has one owner among the kv members, by rendezvous. The
-// owner fetches it with a GET, as nodes fetch from each other, into memory that it has reserved. So a kv member is never sent more than
-// it asks for, and all checks of blocks are those of a GET. It fetches one batch at a time and rests as long as that took:
-// requests of users have at least half of the time.
+// A node offers the blocks that it holds: their keys, not their bytes. Each block has one owner among the kv members,
+// by rendezvous. The owner fetches it with a GET, as nodes fetch from each other, into memory that it has reserved. So
+// a kv member is never sent more than it asks for, and all checks of blocks are those of a GET. It fetches one batch at
+// a time and rests as long as that took: requests of users have at least half of the time.
 //
-// What a kv member fetched shows in its feed. From then on nodes find it there and fetch it when that is faster than computing.
+// What a kv member fetched shows in its feed. From then on nodes find it there and fetch it when that is faster than
+// computing.
 //
-// Deletions: an offer says up to which record of the catalog its node has removed the KV of deleted users. A kv member that has seen a
-// later deletion fetches no user of that offer. A deletion that comes during the fetch marks its arrival.
+// Deletions: an offer says up to which record of the catalog its node has removed the KV of deleted users. A kv member
+// that has seen a later deletion fetches no user of that offer. A deletion that comes during the fetch marks its
+// arrival.
 package offer
 
 import (
@@ -43,8 +45,8 @@ type Offer struct {
 	Blocks []Block
 }
 
-// parts is the number of groups of keys that have one owner. It does not depend on the number of members, so a member more or less
-// moves only what it gets or had.
+// parts is the number of groups of keys that have one owner. It does not depend on the number of members, so a member
+// more or less moves only what it gets or had.
 const parts = 1024
 
 // Owners says which kv member owns which block.

@@ -26,7 +26,8 @@ type Members interface {
 	Has(member string, blocks []Block, has []bool)
 	// Send sends an offer.
 	Send(ctx context.Context, member string, o *Offer) (busy bool, err error)
-	// Shown returns the record of the catalog up to which the KV of deleted users is removed here; false: some is being removed.
+	// Shown returns the record of the catalog up to which the KV of deleted users is removed here; false: some is being
+	// removed.
 	Shown() (index uint64, ok bool)
 }
 
@@ -125,8 +126,8 @@ func (o *Offerer) offer(ctx context.Context, events []residency.Event) {
 	}
 }
 
-// shown waits until no KV of deleted users is left here. It MUST be called before blocks are looked up. False: it takes too long, and
-// users are not offered.
+// shown waits until no KV of deleted users is left here. It MUST be called before blocks are looked up. False: it takes
+// too long, and users are not offered.
 func (o *Offerer) shown(ctx context.Context) (index uint64, ok bool) {
 	for range busyTries {
 		if index, ok = o.Members.Shown(); ok || ctx.Err() != nil {
@@ -137,7 +138,8 @@ func (o *Offerer) shown(ctx context.Context) (index uint64, ok bool) {
 	return index, false
 }
 
-// send sends an offer. A member that is busy gets it a few times more, and one that does not answer comes again with another boot.
+// send sends an offer. A member that is busy gets it a few times more, and one that does not answer comes again with
+// another boot.
 func (o *Offerer) send(ctx context.Context, member string, f *Offer) {
 	for range busyTries {
 		within, cancel := context.WithTimeout(ctx, sendTime)

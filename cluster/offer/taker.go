@@ -48,10 +48,11 @@ const (
 	fetchTime   = 5 * time.Second
 )
 
-// NewTaker returns a Taker for a cache, whose KV belongs to a space. erased returns the last record of the catalog that deleted someone.
-// Run runs it.
+// NewTaker returns a Taker for a cache, whose KV belongs to a space. erased returns the last record of the catalog that
+// deleted someone. Run runs it.
 func NewTaker(cache Cache, s peer.Space, fetch Fetch, erased func() uint64) *Taker {
-	return &Taker{cache: cache, space: s, fetch: fetch, erased: erased, wake: make(chan struct{}, 1), wait: map[plan.Key]waiting{}}
+	return &Taker{cache: cache, space: s, fetch: fetch, erased: erased, wake: make(chan struct{}, 1),
+		wait: map[plan.Key]waiting{}}
 }
 
 // Space returns what the cache's KV belongs to.
@@ -117,7 +118,8 @@ func (t *Taker) Run(ctx context.Context) {
 	}
 }
 
-// Barrier returns when no user is being published who was checked before the call. Deletions that do not know keys call it first.
+// Barrier returns when no user is being published who was checked before the call. Deletions that do not know keys call
+// it first.
 func (t *Taker) Barrier() {
 	t.publish.Lock()
 	defer t.publish.Unlock()
@@ -150,7 +152,9 @@ func (t *Taker) take(ctx context.Context, list []waiting) {
 	within, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
 	// The statuses say what an error means.
-	_ = t.fetch(within, list[0].node, g, func(i int, meta []byte, n int64) ([][]byte, error) { return arrivals[i].Place(meta, n) })
+	_ = t.fetch(within, list[0].node, g, func(i int, meta []byte, n int64) ([][]byte, error) {
+		return arrivals[i].Place(meta, n)
+	})
 	t.publish.Lock()
 	defer t.publish.Unlock()
 	for i, a := range arrivals {

@@ -218,8 +218,9 @@ func TestOffersAreBounded(t *testing.T) {
 	}
 }
 
-// Deletions are records of a log that both sides apply in order, each at its own time, also in the middle of a fetch. Once both have
-// applied all of them, the member holds nobody who was deleted. Who was not deleted is never refused for ever.
+// Deletions are records of a log that both sides apply in order, each at its own time, also in the middle of a fetch.
+// Once both have applied all of them, the member holds nobody who was deleted. Who was not deleted is never refused for
+// ever.
 func TestDeletedUsersDoNotStay(t *testing.T) {
 	const users = 12
 	kept := 0
@@ -300,8 +301,8 @@ func TestDeletedUsersDoNotStay(t *testing.T) {
 	}
 }
 
-// A copy of the whole catalog during a fetch drops all users of the store, but knows no keys that are on their way. What is fetched then
-// is refused.
+// A copy of the whole catalog during a fetch drops all users of the store, but knows no keys that are on their way.
+// What is fetched then is refused.
 func TestACatalogIsReplacedDuringAFetch(t *testing.T) {
 	w := newWorld(t)
 	u, i := w.node.user(t, 1, 100), w.node.item(t, 1)

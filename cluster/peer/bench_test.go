@@ -52,7 +52,8 @@ func BenchmarkFetch(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, tls := range []bool{false, true} {
-		for _, q := range []struct{ size, count int }{{1 << 20, 64}, {64 << 10, 256}, {4 << 10, 1024}, {256, 1024}, {256, 1}} {
+		for _, q := range []struct{ size, count int }{{1 << 20, 64}, {64 << 10, 256}, {4 << 10, 1024}, {256, 1024},
+			{256, 1}} {
 			b.Run(fmt.Sprintf("tls=%v/size=%d/count=%d", tls, q.size, q.count), func(b *testing.B) {
 				r := rand.New(rand.NewPCG(1, 1))
 				m := &memory{}

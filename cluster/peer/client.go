@@ -92,12 +92,13 @@ func (c *Client) peer(node string) (*peer, error) {
 	return p, nil
 }
 
-// Fetch asks a node for blocks and sets the status of each want. It calls place for each block that arrives. It returns when all wants are
-// answered, and at the latest when ctx or MaxBudget is over; wants without an answer are Late then. After Fetch has returned, it
-// does not write to the memory that place returned. Only the memory of hits has defined content.
+// Fetch asks a node for blocks and sets the status of each want. It calls place for each block that arrives. It returns
+// when all wants are answered, and at the latest when ctx or MaxBudget is over; wants without an answer are Late then.
+// After Fetch has returned, it does not write to the memory that place returned. Only the memory of hits has defined
+// content.
 //
-// The error says why peers could not be asked or stopped answering. The end of the budget is no error. Statuses are valid with an error
-// too.
+// The error says why peers could not be asked or stopped answering. The end of the budget is no error. Statuses are
+// valid with an error too.
 func (c *Client) Fetch(ctx context.Context, node string, g *Get, place Place) error {
 	if len(g.Wants) > MaxWants {
 		return fmt.Errorf("peer: a GET of %d keys, at most %d", len(g.Wants), MaxWants)

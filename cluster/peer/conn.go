@@ -93,8 +93,8 @@ func (c *Client) greet(ctx context.Context, p *peer, raw net.Conn) (*conn, error
 	return n, nil
 }
 
-// frame reads a frame of a kind and leaves it in the buffer: the caller uses the body and then discards size bytes. If it returns a
-// timeout, it may be called again.
+// frame reads a frame of a kind and leaves it in the buffer: the caller uses the body and then discards size bytes. If
+// it returns a timeout, it may be called again.
 func (n *conn) frame(kind byte) (body []byte, size int, sum uint32, err error) {
 	h, err := n.r.Peek(frameHeader)
 	if err != nil {
@@ -155,8 +155,8 @@ const (
 	drainTime  = 50 * time.Millisecond
 )
 
-// drain reads the answers that nobody waits for, so that the connection can be used again. It gives up beyond a number of bytes or after
-// a time.
+// drain reads the answers that nobody waits for, so that the connection can be used again. It gives up beyond a number
+// of bytes or after a time.
 func (n *conn) drain(now time.Time) error {
 	if err := n.line.begin(now.Add(drainTime)); err != nil {
 		return err
@@ -246,10 +246,12 @@ func (u *use) view(f func(*line)) {
 
 // over reports whether an error is the end of the work's time.
 func over(err error) bool {
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, context.Canceled)
 }
 
-// damage reports whether an error means that bytes were changed on their way: frames that make no sense, or records that TLS refuses.
+// damage reports whether an error means that bytes were changed on their way: frames that make no sense, or records
+// that TLS refuses.
 func damage(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, errGarbage) || errors.As(err, &op) && op.Op == "local error"

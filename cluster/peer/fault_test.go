@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// overshoot measures how much later than d after now f returns, beyond what a timer of the same length is late: other processes may
-// keep both from running.
+// overshoot measures how much later than d after now f returns, beyond what a timer of the same length is late: other
+// processes may keep both from running.
 func overshoot(d time.Duration, f func()) time.Duration {
 	began := time.Now()
 	late := make(chan time.Duration, 1)
@@ -45,8 +45,8 @@ func (g *gate) pass(_ int, at int64, b []byte) bool {
 	return true
 }
 
-// TestStall: a peer stalls in the middle of a block. The fetch ends within its budget and 5 ms. The memory that it was given is not
-// written afterwards, although the rest of the block arrives later.
+// TestStall: a peer stalls in the middle of a block. The fetch ends within its budget and 5 ms. The memory that it was
+// given is not written afterwards, although the rest of the block arrives later.
 func TestStall(t *testing.T) {
 	const size = 200 << 10 // below what is drained
 	r := rand.New(rand.NewPCG(2, 1))
@@ -121,8 +121,8 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// TestScribble: many fetches with tiny budgets on few connections. Each caller scribbles over its memory as soon as its fetch has
-// returned; the race detector sees any write that comes later.
+// TestScribble: many fetches with tiny budgets on few connections. Each caller scribbles over its memory as soon as its
+// fetch has returned; the race detector sees any write that comes later.
 func TestScribble(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	m := &memory{}
@@ -295,7 +295,8 @@ func TestKilledPeer(t *testing.T) {
 	}
 }
 
-// TestBudgetAtTheServer: a server that reads slowly answers Busy for what it cannot begin in time, and the connection stays of use.
+// TestBudgetAtTheServer: a server that reads slowly answers Busy for what it cannot begin in time, and the connection
+// stays of use.
 func TestBudgetAtTheServer(t *testing.T) {
 	m := &memory{gate: func(w *Want) { time.Sleep(15 * time.Millisecond) }}
 	for i := range 10 {
@@ -359,7 +360,8 @@ func TestGarbage(t *testing.T) {
 	for _, b := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), long, append(greeting[:len(greeting):len(greeting)], long...),
 		append(greeting[:len(greeting):len(greeting)], many...), append(greeting[:len(greeting):len(greeting)], flipped...),
-		append(greeting[:len(greeting):len(greeting)], answerFrame...), append(greeting[:len(greeting):len(greeting)], greeting...),
+		append(greeting[:len(greeting):len(greeting)], answerFrame...),
+		append(greeting[:len(greeting):len(greeting)], greeting...),
 		bytes.Repeat([]byte{0}, 100), bytes.Repeat([]byte{0xff}, 100),
 	} {
 		before := n.Stats()

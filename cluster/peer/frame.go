@@ -50,7 +50,8 @@ func endFrame(b []byte, at int) uint32 {
 	return sum
 }
 
-// headSum is the checksum of a frame's kind and length. With it a damaged length is found at once, not when the budget is over.
+// headSum is the checksum of a frame's kind and length. With it a damaged length is found at once, not when the budget
+// is over.
 func headSum(h []byte) uint16 {
 	return uint16(crc32.Update(uint32(h[0]), castagnoli, h[4:8]))
 }
@@ -80,8 +81,8 @@ func openFrame(f []byte) ([]byte, error) {
 	return f[frameHeader:], nil
 }
 
-// fields reads the fields of a body. After the first failure all reads return zero values. Bytes behind the last known field are
-// ignored: a later version may append fields.
+// fields reads the fields of a body. After the first failure all reads return zero values. Bytes behind the last known
+// field are ignored: a later version may append fields.
 type fields struct {
 	b      []byte
 	failed bool
@@ -142,8 +143,8 @@ func appendName(b []byte, s string) []byte {
 // versions is a range of protocol versions.
 type versions struct{ min, max uint16 }
 
-// spoken are the versions that this package speaks. A new version may append fields to bodies. A change that a node of the version
-// before could not ignore needs code for both versions.
+// spoken are the versions that this package speaks. A new version may append fields to bodies. A change that a node of
+// the version before could not ignore needs code for both versions.
 var spoken = versions{uint16(protocol.Min), uint16(protocol.Max)}
 
 func (v versions) String() string {

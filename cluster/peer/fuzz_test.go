@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// FuzzDecode: no bytes make a decoder panic, read beyond its input or accept more than the bounds; what it accepts survives another round.
+// FuzzDecode: no bytes make a decoder panic, read beyond its input or accept more than the bounds; what it accepts
+// survives another round.
 func FuzzDecode(f *testing.F) {
 	g := &Get{Epoch: 1, Space: space, Wants: wants(1, 2, 3)}
 	f.Add(appendGet(nil, 1, g, 2, []uint16{0, 1, 2}))
@@ -51,7 +52,8 @@ func FuzzDecode(f *testing.F) {
 				which[i] = uint16(i)
 			}
 			again := appendGet(nil, x.id, &Get{Epoch: x.epoch, Space: x.space, Wants: x.wants}, x.budget, which)
-			if y.decode(again[frameHeader:]) != nil || len(x.wants) > MaxWants || len(x.wants) != len(y.wants) || x.space != y.space {
+			if y.decode(again[frameHeader:]) != nil || len(x.wants) > MaxWants || len(x.wants) != len(y.wants) ||
+				x.space != y.space {
 				t.Errorf("%+v became %+v", x, y)
 			}
 		case kindBlock:
@@ -60,7 +62,8 @@ func FuzzDecode(f *testing.F) {
 				return
 			}
 			again, _ := x.append(nil)
-			if y.decode(again[frameHeader:]) != nil || !bytes.Equal(x.meta, y.meta) || x.payload != y.payload || x.payload > MaxPayload ||
+			if y.decode(again[frameHeader:]) != nil || !bytes.Equal(x.meta, y.meta) || x.payload != y.payload ||
+				x.payload > MaxPayload ||
 				x.status < Hit || x.status > WrongEpoch {
 				t.Errorf("%+v became %+v", x, y)
 			}
@@ -83,8 +86,8 @@ type nobody struct{}
 func (nobody) moves()      {}
 func (nobody) stalls(bool) {}
 
-// FuzzAnswers: a client reads any bytes as the answers to a GET without a panic, and without writing beyond the memory that it was given.
-// Frames with a wrong checksum are given a right one, so that the fuzzer gets beyond them.
+// FuzzAnswers: a client reads any bytes as the answers to a GET without a panic, and without writing beyond the memory
+// that it was given. Frames with a wrong checksum are given a right one, so that the fuzzer gets beyond them.
 func FuzzAnswers(f *testing.F) {
 	a, sum := (&answer{1, 0, Hit, 3, []byte("meta")}).append(nil)
 	w := wants(1, 2)

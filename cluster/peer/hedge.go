@@ -15,8 +15,8 @@ const (
 	hedgeBurst = 8  // hedges that may come at once
 )
 
-// window keeps the last response times of a peer: from a GET to its first answer. A GET that ended without an answer counts
-// with the time that it waited, so that a peer that gets slower is not hedged more and more often.
+// window keeps the last response times of a peer: from a GET to its first answer. A GET that ended without an answer
+// counts with the time that it waited, so that a peer that gets slower is not hedged more and more often.
 type window struct {
 	times  [windowSize]time.Duration
 	n      int // ever added
@@ -29,7 +29,8 @@ func (w *window) add(d time.Duration) {
 	w.n++
 }
 
-// quantile returns the time below which a share q of the times lie, or SlowAfter while too little is known. It lags by a few times.
+// quantile returns the time below which a share q of the times lie, or SlowAfter while too little is known. It lags by
+// a few times.
 func (w *window) quantile(q float64) time.Duration {
 	n := min(w.n, windowSize)
 	if n < fewTimes {
@@ -66,7 +67,8 @@ type progress struct {
 	second   time.Duration // median response time of the second peer
 }
 
-// hedge decides at now whether the second peer is asked. If not, it returns how long to wait before it is asked again; 0: no more.
+// hedge decides at now whether the second peer is asked. If not, it returns how long to wait before it is asked again;
+// 0: no more.
 func (p *progress) hedge(now time.Time) (ask bool, wait time.Duration) {
 	due := p.asked.Add(p.patience)
 	if !p.last.IsZero() {

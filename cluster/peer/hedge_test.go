@@ -157,8 +157,8 @@ func two(t *testing.T, m Holder) (c *Client, a, b *proxy) {
 	return c, a, b
 }
 
-// TestHedge: the first peer stalls before, within or between blocks. The second brings what is missing, into memory that the first one
-// no longer writes.
+// TestHedge: the first peer stalls before, within or between blocks. The second brings what is missing, into memory
+// that the first one no longer writes.
 func TestHedge(t *testing.T) {
 	const size = 100 << 10
 	r := rand.New(rand.NewPCG(4, 1))
@@ -200,7 +200,8 @@ func TestSecondAfterFirst(t *testing.T) {
 	c := client(t, map[string]string{"n1": n.addr, "busy": busy.addr, "empty": empty.addr, "gone": "127.0.0.1:1"})
 	for first, want := range map[string]Status{"busy": Hit, "gone": Hit, "empty": Miss, "n1": Hit} {
 		g := &Get{Space: space, Wants: wants(1), Second: "n1"}
-		if err := c.Fetch(within(t, 5*time.Second), first, g, new(sink).place); g.Wants[0].Status != want || (err != nil) != (first == "gone") {
+		if err := c.Fetch(within(t, 5*time.Second), first, g, new(sink).place); g.Wants[0].Status != want ||
+			(err != nil) != (first == "gone") {
 			t.Errorf("%s: %v, %v", first, g.Wants[0].Status, err)
 		}
 	}

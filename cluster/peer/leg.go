@@ -165,8 +165,8 @@ func (l *leg) receive(n *conn, a *answer, size int, sum uint32) error {
 	return nil
 }
 
-// claim returns the memory for a block that begins to arrive. It returns false if the block is not needed: it is there already, or the
-// other leg is reading it. If the other leg has stalled, it is ended, and this one takes over.
+// claim returns the memory for a block that begins to arrive. It returns false if the block is not needed: it is there
+// already, or the other leg is reading it. If the other leg has stalled, it is ended, and this one takes over.
 func (l *leg) claim(i uint16, a *answer) ([][]byte, bool) {
 	j := l.job
 	j.mu.Lock()
@@ -253,8 +253,8 @@ func (l *leg) owing() bool {
 	return l.open > 0
 }
 
-// missing returns the wants that a leg owes, the last of its GET first. Peers answer about in the order of the GET, so that two of them
-// meet in the middle.
+// missing returns the wants that a leg owes, the last of its GET first. Peers answer about in the order of the GET, so
+// that two of them meet in the middle.
 func (l *leg) missing() []uint16 {
 	l.job.mu.Lock()
 	defer l.job.mu.Unlock()

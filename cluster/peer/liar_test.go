@@ -31,11 +31,13 @@ func TestLies(t *testing.T) {
 		{"another key's block", func(id uint32) []byte {
 			return append(right(id, 1), block(answer{id: id, index: 0, status: Hit}, "wrong", 1)...)
 		}, [2]Status{Damaged, Hit}, false},
-		{"another request's block", func(id uint32) []byte { return append(right(id, 0), right(id-1, 1)...) }, [2]Status{Hit, Late}, true},
+		{"another request's block", func(id uint32) []byte { return append(right(id, 0), right(id-1, 1)...) },
+			[2]Status{Hit, Late}, true},
 		{"a key twice", func(id uint32) []byte {
 			return append(right(id, 0), block(answer{id: id, index: 0, status: Hit}, "wrong", 0)...)
 		}, [2]Status{Hit, Late}, true},
-		{"a key that nobody asked for", func(id uint32) []byte { return append(right(id, 0), right(id, 2)...) }, [2]Status{Hit, Late}, true},
+		{"a key that nobody asked for", func(id uint32) []byte { return append(right(id, 0), right(id, 2)...) },
+			[2]Status{Hit, Late}, true},
 		{"another frame's payload", func(id uint32) []byte {
 			b := block(answer{id: id, index: 0, status: Hit, meta: []byte("a")}, "right", 0)
 			other := block(answer{id: id, index: 0, status: Hit, meta: []byte("b")}, "right", 0)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// line is a client's connection below TLS. Its reads end with the deadline of the work under way or when it is interrupted, and it
-// notices when no byte comes for SlowAfter.
+// line is a client's connection below TLS. Its reads end with the deadline of the work under way or when it is
+// interrupted, and it notices when no byte comes for SlowAfter.
 type line struct {
 	net.Conn
 	watch       watcher
@@ -32,7 +32,8 @@ func (l *line) begin(deadline time.Time) error {
 	return l.SetWriteDeadline(deadline)
 }
 
-// interrupt ends a read or write under way, and all that follow until begin. It may be called at any time during the work.
+// interrupt ends a read or write under way, and all that follow until begin. It may be called at any time during the
+// work.
 func (l *line) interrupt() {
 	l.interrupted.Store(true)
 	_ = l.SetDeadline(time.Unix(1, 0)) // fails only if the connection is closed
@@ -49,7 +50,8 @@ func (l *line) Read(p []byte) (int, error) {
 		if err := l.SetReadDeadline(until); err != nil {
 			return 0, err
 		}
-		// Interrupt sets the flag before the deadline. So either the flag is seen here, or its deadline replaces the one above.
+		// Interrupt sets the flag before the deadline. So either the flag is seen here, or its deadline replaces the one
+		// above.
 		if l.interrupted.Load() {
 			return 0, os.ErrDeadlineExceeded
 		}
@@ -85,8 +87,8 @@ func (l *line) lastByte() time.Time {
 	return time.Time{}
 }
 
-// cork collects the records that TLS writes, so that they are sent with fewer system calls. TLS writes one record of at most 16 KiB at a
-// time.
+// cork collects the records that TLS writes, so that they are sent with fewer system calls. TLS writes one record of at
+// most 16 KiB at a time.
 type cork struct {
 	net.Conn
 	on  bool // off during the handshake

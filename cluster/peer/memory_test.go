@@ -226,8 +226,8 @@ func eventually(t testing.TB, what string, f func() bool) {
 type proxy struct {
 	addr string
 	mu   sync.Mutex
-	// down is called with the bytes that go to the client and their offset in the connection. It may change them, wait, and
-	// return false to cut the connection.
+	// down is called with the bytes that go to the client and their offset in the connection. It may change them, wait,
+	// and return false to cut the connection.
 	down  func(conn int, at int64, b []byte) bool
 	conns []net.Conn
 	count int

@@ -7,9 +7,10 @@ import (
 
 // meter estimates a peer's round trip and bandwidth. It is pure: times are arguments.
 //
-// The bandwidth is the ratio of sums that fade with the bytes that follow, not with time: idle time says nothing about a link, and
-// a short transfer has little weight. Beside the recent sums there are long ones. While a peer is idle, the estimate moves from the recent
-// to the long-term one, so that a bad moment does not keep others from ever trying the peer again.
+// The bandwidth is the ratio of sums that fade with the bytes that follow, not with time: idle time says nothing about
+// a link, and a short transfer has little weight. Beside the recent sums there are long ones. While a peer is idle, the
+// estimate moves from the recent to the long-term one, so that a bad moment does not keep others from ever trying the
+// peer again.
 type meter struct {
 	trip         float64 // seconds, smoothed
 	recent, long sums
@@ -23,9 +24,9 @@ const (
 	longBytes   = 4 << 30
 	priorBytes  = 1 << 20          // weight of the long-term rate beside the recent sums
 	fade        = 10 * time.Second // of idleness, in which the recent sums lose most of their weight
-	// The first transfers over new connections are slow. They weigh little beside a rate that is expected before anything is measured: a
-	// node that seems to be behind a slow link gets few requests that could show better. The expected rate loses its
-	// weight as bytes are moved, so that a slow link is known to be slow, also after it was idle.
+	// The first transfers over new connections are slow. They weigh little beside a rate that is expected before anything
+	// is measured: a node that seems to be behind a slow link gets few requests that could show better. The expected rate
+	// loses its weight as bytes are moved, so that a slow link is known to be slow, also after it was idle.
 	firstBytes = 8 << 20
 	firstRate  = 1e9
 	leastMoved = 64 << 10 // a smaller transfer measures the round trip, not the bandwidth

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestAgainstAMap makes random fetches, over links that are disturbed now and then, and compares each answer with the map that the
-// server reads from. On a link without disturbance all answers are those of the map. On any link a hit has the map's bytes.
+// TestAgainstAMap makes random fetches, over links that are disturbed now and then, and compares each answer with the
+// map that the server reads from. On a link without disturbance all answers are those of the map. On any link a hit has
+// the map's bytes.
 func TestAgainstAMap(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
 	m := &memory{}

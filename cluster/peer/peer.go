@@ -1,16 +1,19 @@
 // Package peer moves blocks of KV between nodes, over framed TCP with or without TLS. FORMAT.md describes the bytes.
 //
-// A Server answers GETs from a Holder, which is the node's store of KV. It sends the holder's memory as it is, without a copy, and
-// holds a reference meanwhile. Its reads and the bytes under way are bounded; beyond the bounds it answers Busy.
+// A Server answers GETs from a Holder, which is the node's store of KV. It sends the holder's memory as it is, without
+// a copy, and holds a reference meanwhile. Its reads and the bytes under way are bounded; beyond the bounds it answers
+// Busy.
 //
-// A Client fetches blocks into memory that its caller provides. It verifies every block before it reports a hit. A fetch ends with its
-// context's deadline, the budget, whatever the peer does. If a second peer is named, it is asked too when the first one is late.
+// A Client fetches blocks into memory that its caller provides. It verifies every block before it reports a hit. A
+// fetch ends with its context's deadline, the budget, whatever the peer does. If a second peer is named, it is asked
+// too when the first one is late.
 //
 // Invariants of a Fetch
-//   - Each connection serves one GET at a time. The goroutine that runs the GET is the only one that reads from the connection,
-//     and so the only one that writes into the caller's memory. Fetch returns after its goroutines have ended. So nothing is
-//     written after Fetch returned.
-//   - Answers that nobody waits for are read and dropped within bounds before the connection is used again, or it is closed.
+//   - Each connection serves one GET at a time. The goroutine that runs the GET is the only one that reads from the
+//     connection, and so the only one that writes into the caller's memory. Fetch returns after its goroutines have
+//     ended. So nothing is written after Fetch returned.
+//   - Answers that nobody waits for are read and dropped within bounds before the connection is used again, or it is
+//     closed.
 //   - A block is a hit only if the checksum over its frame, its key and its payload is right.
 //
 // Lock order: job.mu, then leg.mu, then peer.mu.
@@ -44,8 +47,8 @@ var (
 	ErrVersion = errors.New("no common protocol version")
 )
 
-// Space says what KV belongs to. Nodes exchange KV only within one space: blocks of another numerics class differ in their last bits.
-// Each name has at most 255 bytes.
+// Space says what KV belongs to. Nodes exchange KV only within one space: blocks of another numerics class differ in
+// their last bits. Each name has at most 255 bytes.
 type Space struct {
 	Model    string
 	Numerics string // the CPU's level or the GPU's kind
@@ -65,9 +68,9 @@ func (s *Space) validate() error {
 type Want struct {
 	Key    plan.Key
 	Tokens uint32 // leading tokens that are wanted
-	// Digest is that of a user's first Tokens tokens, as package residency computes it; 0 for entries whose key is a digest of their
-	// tokens. A user's key says nothing about the tokens, so a holder compares the digest. An entry with fewer tokens than are
-	// wanted may be sent too. Its metadata has the tokens, and the caller compares them.
+	// Digest is that of a user's first Tokens tokens, as package residency computes it; 0 for entries whose key is a
+	// digest of their tokens. A user's key says nothing about the tokens, so a holder compares the digest. An entry with
+	// fewer tokens than are wanted may be sent too. Its metadata has the tokens, and the caller compares them.
 	Digest uint64
 	Status Status // set by Fetch
 }
@@ -104,7 +107,7 @@ type Get struct {
 	Second string
 }
 
-// Place returns the memory for the block of wants[i]: pieces of n bytes in total. Meta is valid during the call only. Place is never
-// called concurrently for one Fetch. It may be called again for the same want; then the pieces that it returned before are not
-// written any more. After an error the block is dropped.
+// Place returns the memory for the block of wants[i]: pieces of n bytes in total. Meta is valid during the call only.
+// Place is never called concurrently for one Fetch. It may be called again for the same want; then the pieces that it
+// returned before are not written any more. After an error the block is dropped.
 type Place func(i int, meta []byte, n int64) ([][]byte, error)

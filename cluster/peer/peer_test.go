@@ -43,7 +43,8 @@ func TestFetch(t *testing.T) {
 			t.Errorf("missing %v, empty %v", g.Wants[9].Status, g.Wants[10].Status)
 		}
 	}
-	if s, _ := c.Stats("n1"); s.Dials != 1 || s.Bandwidth == 0 || s.RoundTrip == 0 || s.Slow || s.Answers[Hit] != 30 || s.Answers[Miss] != 3 {
+	if s, _ := c.Stats("n1"); s.Dials != 1 || s.Bandwidth == 0 || s.RoundTrip == 0 || s.Slow || s.Answers[Hit] != 30 ||
+		s.Answers[Miss] != 3 {
 		t.Errorf("%+v", s)
 	}
 	if blocks, bytes := n.Sent("me"); blocks != 30 || bytes != n.Stats().Bytes {
@@ -100,7 +101,8 @@ func TestMismatches(t *testing.T) {
 		}
 	}
 	g := &Get{Epoch: 3, Space: space, Wants: wants(1)}
-	if err := c.Fetch(within(t, 5*time.Second), "n2", g, nil); err == nil || err.Error() == "" || g.Wants[0].Status != Late {
+	if err := c.Fetch(within(t, 5*time.Second), "n2", g, nil); err == nil || err.Error() == "" ||
+		g.Wants[0].Status != Late {
 		t.Errorf("another node answers at the address: %v", err)
 	} else {
 		t.Log(err)

@@ -14,8 +14,8 @@ import (
 
 // Holder is the node's store of KV. Its methods may be called concurrently.
 type Holder interface {
-	// Read finds the block of a want and fills b, which is empty. It returns Hit, Miss or Busy. After a Hit the content of b MUST
-	// NOT change until the server calls Release. The want and the space are valid during the call only.
+	// Read finds the block of a want and fills b, which is empty. It returns Hit, Miss or Busy. After a Hit the content of
+	// b MUST NOT change until the server calls Release. The want and the space are valid during the call only.
 	Read(ctx context.Context, s *Space, w *Want, b *Block) Status
 	// Release ends the use of a block.
 	Release(b *Block)
@@ -26,8 +26,9 @@ type Block struct {
 	Meta   []byte   // at most MaxMeta bytes. Read MUST append to it
 	Pieces [][]byte // the payload, at most MaxPayload bytes. Read MUST append to it
 	Ref    any      // the holder's, for Release
-	// Sum is the payload's CRC-32C, valid if Summed is true. Read sets both if the holder knows it, as for a record on disk. Otherwise
-	// the server computes it, and Release may keep it for the next time: moving a block takes about a sixth less CPU time then.
+	// Sum is the payload's CRC-32C, valid if Summed is true. Read sets both if the holder knows it, as for a record on
+	// disk. Otherwise the server computes it, and Release may keep it for the next time: moving a block takes about a
+	// sixth less CPU time then.
 	Sum    uint32
 	Summed bool
 }
@@ -37,13 +38,16 @@ type ServerOptions struct {
 	Node   string                  // this node's id
 	Holder Holder                  // required
 	Epoch  func(epoch uint64) bool // reports whether requests of an epoch are answered now; required
-	// TLS secures connections. nil: they are not secured, or were before Serve got them; then they have a method ConnectionState.
-	TLS      *tls.Config
-	NodeOf   func(tls.ConnectionState) (string, error) // the node at the other end; required for secured connections, else nil
-	MaxConns int                                       // 1,024
-	MaxReads int                                       // blocks that are read or sent at a time; 64
-	MaxBytes int64                                     // of the blocks that are read or sent at a time; 256 MiB. A larger block is sent alone
-	Log      *slog.Logger                              // logs refused connections, at most one per second; default none
+	// TLS secures connections. nil: they are not secured, or were before Serve got them; then they have a method
+	// ConnectionState.
+	TLS *tls.Config
+	// the node at the other end; required for secured connections, else nil
+	NodeOf   func(tls.ConnectionState) (string, error)
+	MaxConns int // 1,024
+	MaxReads int // blocks that are read or sent at a time; 64
+	// of the blocks that are read or sent at a time; 256 MiB. A larger block is sent alone
+	MaxBytes int64
+	Log      *slog.Logger // logs refused connections, at most one per second; default none
 }
 
 func (o *ServerOptions) setDefaults() error {
@@ -152,8 +156,8 @@ func (s *Server) Stats() ServerStats {
 	return out
 }
 
-// Serve accepts connections until ctx ends. Then it closes the listener and all connections and returns when all its goroutines have
-// ended. It returns an error if it cannot accept connections.
+// Serve accepts connections until ctx ends. Then it closes the listener and all connections and returns when all its
+// goroutines have ended. It returns an error if it cannot accept connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

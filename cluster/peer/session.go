@@ -271,8 +271,8 @@ func size(pieces [][]byte) (n int64) {
 	return n
 }
 
-// send sends a block's payload of n bytes behind what waits in out, and then its checksum. It computes the checksum as it goes, while the
-// bytes are in the processor's cache, unless the holder knows it.
+// send sends a block's payload of n bytes behind what waits in out, and then its checksum. It computes the checksum as
+// it goes, while the bytes are in the processor's cache, unless the holder knows it.
 func (t *session) send(b *Block, n int64, seal uint32) error {
 	if n <= small {
 		for _, p := range b.Pieces {

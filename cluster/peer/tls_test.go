@@ -64,14 +64,16 @@ func TestStrangersFetchNothing(t *testing.T) {
 			}
 			return
 		}
-		if err == nil || g.Wants[0].Status != Late || want != nil && !errors.Is(err, want) || !strings.Contains(err.Error(), text) {
+		if err == nil || g.Wants[0].Status != Late || want != nil && !errors.Is(err, want) ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v, %v; want %v …%s…", name, g.Wants[0].Status, err, want, text)
 		}
 	}
 	me, stranger := identityOf(t, ours, "me"), identityOf(t, theirs, "me")
 	try("a member", "me", me.Client, nil, "")
 	try("no TLS", "me", nil, nil, "connect to node n1")
-	try("no certificate", "me", func(string) *tls.Config { return &tls.Config{InsecureSkipVerify: true} }, nil, "certificate")
+	try("no certificate", "me", func(string) *tls.Config { return &tls.Config{InsecureSkipVerify: true} }, nil,
+		"certificate")
 	try("another authority", "me", stranger.Client, mtls.ErrAuthority, "")
 	try("another authority that believes all", "me", func(node string) *tls.Config {
 		c := stranger.Client(node)
@@ -90,7 +92,8 @@ func TestStrangersFetchNothing(t *testing.T) {
 	defer c.Close()
 	c.SetPeers(map[string]string{"n1": secret.addr})
 	g := &Get{Space: space, Wants: wants(1)}
-	if err := c.Fetch(within(t, 5*time.Second), "n1", g, new(sink).place); !errors.Is(err, mtls.ErrAuthority) || g.Wants[0].Status == Hit {
+	if err := c.Fetch(within(t, 5*time.Second), "n1", g, new(sink).place); !errors.Is(err, mtls.ErrAuthority) ||
+		g.Wants[0].Status == Hit {
 		t.Errorf("a server of another authority: %v", err)
 	}
 }

@@ -50,7 +50,8 @@ func TestMixedVersions(t *testing.T) {
 func TestLaterVersionsMayAppend(t *testing.T) {
 	extra := func(f []byte) []byte { return append(f[frameHeader:], "something new"...) }
 	var h hello
-	if err := h.decode(extra((&hello{versions{1, 2}, "a", "b"}).append(nil))); err != nil || h != (hello{versions{1, 2}, "a", "b"}) {
+	if err := h.decode(extra((&hello{versions{1, 2}, "a", "b"}).append(nil))); err != nil ||
+		h != (hello{versions{1, 2}, "a", "b"}) {
 		t.Errorf("%+v, %v", h, err)
 	}
 	var w welcome
@@ -61,13 +62,15 @@ func TestLaterVersionsMayAppend(t *testing.T) {
 	var r request
 	g := &Get{Epoch: 3, Space: space, Wants: wants(1, 2)}
 	g.Wants[1].Tokens, g.Wants[1].Digest = 5, 6
-	if err := r.decode(extra(appendGet(nil, 7, g, 8, []uint16{1, 0}))); err != nil || r.id != 7 || r.epoch != 3 || r.budget != 8 ||
+	if err := r.decode(extra(appendGet(nil, 7, g, 8, []uint16{1, 0}))); err != nil || r.id != 7 || r.epoch != 3 ||
+		r.budget != 8 ||
 		r.space != space || len(r.wants) != 2 || r.wants[0] != g.Wants[1] || r.wants[1] != g.Wants[0] {
 		t.Errorf("%+v, %v", r, err)
 	}
 	var a answer
 	f, _ := (&answer{1, 2, Hit, 3, []byte("meta")}).append(nil)
-	if err := a.decode(extra(f)); err != nil || a.id != 1 || a.index != 2 || a.status != Hit || a.payload != 3 || string(a.meta) != "meta" {
+	if err := a.decode(extra(f)); err != nil || a.id != 1 || a.index != 2 || a.status != Hit || a.payload != 3 ||
+		string(a.meta) != "meta" {
 		t.Errorf("%+v, %v", a, err)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"grebe/placement"
 )
 
-// Hot are the items of a model that all nodes hold, because requests name them most (BAT-4). Other items are held by their owners.
+// Hot are the items of a model that all nodes hold, because requests name them most (BAT-4). Other items are held by
+// their owners.
 type Hot struct {
 	Epoch uint64   `json:"epoch"` // counts sets from 1
 	Items []string `json:"items"` // ids, the hottest first
@@ -83,7 +84,8 @@ type said struct {
 	at    time.Time
 }
 
-// Next returns the set that follows old, which may be nil, or old itself if it stays. Nodes is the number of nodes that own items.
+// Next returns the set that follows old, which may be nil, or old itself if it stays. Nodes is the number of nodes that
+// own items.
 func (p *HotPlanner) Next(now time.Time, old *Hot, reports []Report, nodes int) *Hot {
 	p.add(now, reports)
 	total := p.others

@@ -31,7 +31,8 @@ func report(node string, t placement.Traffic, others float64, uses ...float64) R
 	return r
 }
 
-// The hot set is made of what all nodes' requests name, and follows it. Few uses, a single node and nodes without requests make none.
+// The hot set is made of what all nodes' requests name, and follows it. Few uses, a single node and nodes without
+// requests make none.
 func TestHotPlanner(t *testing.T) {
 	var p HotPlanner
 	start := time.Unix(0, 0)
@@ -45,17 +46,25 @@ func TestHotPlanner(t *testing.T) {
 		want    string
 	}{
 		{0, 2, nil, 0, ""},
-		{1, 2, []Report{report("a", half, 0, 50, 10)}, 0, ""},                                                   // few uses
-		{2, 1, []Report{report("a", half, 0, 500, 10)}, 0, ""},                                                  // one node
-		{3, 2, []Report{report("a", placement.Traffic{}, 0, 500, 10)}, 0, ""},                                   // nothing is measured
-		{4, 2, []Report{report("a", half, 0, 500, 10), report("b", half, 90, 0, 500)}, 1, "i1 i0"},              // 510 of 1,100 uses are not half
-		{5, 2, []Report{report("a", half, 0, 500, 10), report("b", half, 90, 0, 9000)}, 1, "i1 i0"},             // too soon
-		{70, 2, []Report{report("a", half, 0, 500, 10), report("b", half, 90, 0, 9000)}, 2, "i1"},               // most of the uses
-		{140, 2, []Report{report("a", half, 0, 501, 10), report("b", half, 90, 0, 9000)}, 2, "i1"},              // nothing new
-		{141, 2, []Report{report("b", half, 90, 0, 9000)}, 2, "i1"},                                             // a does not answer
-		{142, 2, []Report{report("a", half, 0, 501, 10), report("b", half, 90, 0, 9000)}, 2, "i1"},              // and is not counted twice
-		{210, 2, []Report{report("a", slow(.01), 0, 501, 10), report("b", slow(.01), 90, 0, 9000)}, 3, "i1 i0"}, // a slower network
-		{280, 2, []Report{report("a2", half, 0, 0, 0, 9e5), report("b", half, 90, 0, 9000)}, 4, "i2"},           // a started again
+		{1, 2, []Report{report("a", half, 0, 50, 10)}, 0, ""},  // few uses
+		{2, 1, []Report{report("a", half, 0, 500, 10)}, 0, ""}, // one node
+		// nothing is measured
+		{3, 2, []Report{report("a", placement.Traffic{}, 0, 500, 10)}, 0, ""},
+		// 510 of 1,100 uses are not half
+		{4, 2, []Report{report("a", half, 0, 500, 10), report("b", half, 90, 0, 500)}, 1, "i1 i0"},
+		{5, 2, []Report{report("a", half, 0, 500, 10), report("b", half, 90, 0, 9000)}, 1, "i1 i0"}, // too soon
+		// most of the uses
+		{70, 2, []Report{report("a", half, 0, 500, 10), report("b", half, 90, 0, 9000)}, 2, "i1"},
+		// nothing new
+		{140, 2, []Report{report("a", half, 0, 501, 10), report("b", half, 90, 0, 9000)}, 2, "i1"},
+		// a does not answer
+		{141, 2, []Report{report("b", half, 90, 0, 9000)}, 2, "i1"},
+		// and is not counted twice
+		{142, 2, []Report{report("a", half, 0, 501, 10), report("b", half, 90, 0, 9000)}, 2, "i1"},
+		// a slower network
+		{210, 2, []Report{report("a", slow(.01), 0, 501, 10), report("b", slow(.01), 90, 0, 9000)}, 3, "i1 i0"},
+		// a started again
+		{280, 2, []Report{report("a2", half, 0, 0, 0, 9e5), report("b", half, 90, 0, 9000)}, 4, "i2"},
 	} {
 		next := p.Next(start.Add(s.at*time.Second), now, s.reports, s.nodes)
 		got, epoch := "", uint64(0)
@@ -63,7 +72,8 @@ func TestHotPlanner(t *testing.T) {
 			got, epoch = strings.Join(next.Items, " "), next.Epoch
 		}
 		if got != s.want || epoch != s.epoch {
-			t.Fatalf("at %d s: epoch %d of %q, want %d of %q; uses %v and %v", s.at, epoch, got, s.epoch, s.want, p.uses, p.others)
+			t.Fatalf("at %d s: epoch %d of %q, want %d of %q; uses %v and %v", s.at, epoch, got, s.epoch, s.want, p.uses,
+				p.others)
 		}
 		now = next
 	}
@@ -79,7 +89,8 @@ func TestHotSetsAreBounded(t *testing.T) {
 			r.Total += 10
 		}
 		h := p.Next(time.Unix(1, 0), nil, []Report{r}, 2)
-		if want := min(mostHot, hotBytes/size); h == nil || len(h.Items) != want || !h.Has(r.Items[0]) || h.Has(r.Items[2*mostHot-1]) {
+		if want := min(mostHot, hotBytes/size); h == nil || len(h.Items) != want || !h.Has(r.Items[0]) ||
+			h.Has(r.Items[2*mostHot-1]) {
 			t.Fatalf("ids of %d bytes: %+v, want %d items", size, h, want)
 		}
 	}

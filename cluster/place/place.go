@@ -1,16 +1,19 @@
 // Package place publishes which node owns which item (package placement), and follows it.
 //
-// One member leads the job. It makes the map of each model from the nodes that serve it, and writes it, fenced by its term, under
-// placement/<model>. All members watch these keys and use the newest map. Without the coordinator the last map stays.
+// One member leads the job. It makes the map of each model from the nodes that serve it, and writes it, fenced by its
+// term, under placement/<model>. All members watch these keys and use the newest map. Without the coordinator the last
+// map stays.
 //
-// The map says who computes and keeps an item before requests need it. It does not say where an item is: the nodes' feeds do. So a new
-// map misleads nobody while it is being filled. Requests find items at their old owners until the new ones have them.
+// The map says who computes and keeps an item before requests need it. It does not say where an item is: the nodes'
+// feeds do. So a new map misleads nobody while it is being filled. Requests find items at their old owners until the
+// new ones have them.
 //
-// Items that requests name most are held by all nodes (BAT-4). The leader asks the nodes for the uses of items, and writes the ids of the
-// hot ones, likewise fenced, under hot/<model>. Members that do not know that key hold their own items alone.
+// Items that requests name most are held by all nodes (BAT-4). The leader asks the nodes for the uses of items, and
+// writes the ids of the hot ones, likewise fenced, under hot/<model>. Members that do not know that key hold their own
+// items alone.
 //
-// The value of a key is the map itself, as package placement encodes it. Items are placed by a hash of their id, so a map does not
-// grow with the catalog: it takes about 16 KiB.
+// The value of a key is the map itself, as package placement encodes it. Items are placed by a hash of their id, so a
+// map does not grow with the catalog: it takes about 16 KiB.
 package place
 
 import (
@@ -22,8 +25,8 @@ import (
 	"grebe/placement"
 )
 
-// parts is the number of micro-parts of a map: 64 for each of 64 nodes. It never changes, so that a node more or less moves only its
-// own share.
+// parts is the number of micro-parts of a map: 64 for each of 64 nodes. It never changes, so that a node more or less
+// moves only its own share.
 const parts = 4096
 
 // Owner returns the node that owns an item.

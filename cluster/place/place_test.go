@@ -29,7 +29,8 @@ func nodes(ids ...string) (out []Node) {
 	return out
 }
 
-// A map follows those who come at once and those who leave after a while. A restart, and a cluster without nodes, move nothing.
+// A map follows those who come at once and those who leave after a while. A restart, and a cluster without nodes, move
+// nothing.
 func TestPlanner(t *testing.T) {
 	var p Planner
 	var now *placement.Map
@@ -100,7 +101,8 @@ func TestANodeMovesItsShare(t *testing.T) {
 		t.Errorf("%.3f of the items moved, want about a quarter", share)
 	}
 	for _, n := range names(four) {
-		if real, told := float64(own[n])/items, Share(four, n); real-told > .02 || told-real > .02 || told < .22 || told > .28 {
+		if real, told := float64(own[n])/items, Share(four, n); real-told > .02 || told-real > .02 || told < .22 ||
+			told > .28 {
 			t.Errorf("%s owns %.3f of the items, and Share says %.3f", n, real, told)
 		}
 	}
@@ -121,7 +123,8 @@ func TestNodesOwnByMemory(t *testing.T) {
 		{0, nodes("a", "b", "c"), 1, map[string]float64{"a": 1. / 3, "b": 1. / 3, "c": 1. / 3}},
 		{1, []Node{{"a", 64 << 30}, {"b", 64 << 30}}, 1, map[string]float64{"a": 1. / 3, "b": 1. / 3, "c": 1. / 3}},
 		{2, []Node{{"a", 64 << 30}, {"b", 60 << 30}, {"c", 0}}, 1, map[string]float64{"a": 1. / 3, "b": 1. / 3, "c": 1. / 3}},
-		{3, []Node{{"a", 64 << 30}, {"b", 64 << 30}, {"c", 16 << 30}}, 2, map[string]float64{"a": 4. / 9, "b": 4. / 9, "c": 1. / 9}},
+		{3, []Node{{"a", 64 << 30}, {"b", 64 << 30}, {"c", 16 << 30}}, 2,
+			map[string]float64{"a": 4. / 9, "b": 4. / 9, "c": 1. / 9}},
 		{4, []Node{{"a", 64 << 30}, {"b", 64 << 30}}, 2, map[string]float64{"a": 4. / 9, "b": 4. / 9, "c": 1. / 9}},
 		{40, []Node{{"a", 64 << 30}, {"b", 64 << 30}}, 3, map[string]float64{"a": .5, "b": .5}},
 		{41, []Node{{"a", 64 << 30}, {"b", 64 << 30}, {"d", 128 << 30}}, 4, map[string]float64{"a": .25, "b": .25, "d": .5}},
@@ -141,7 +144,8 @@ func TestNodesOwnByMemory(t *testing.T) {
 	}
 }
 
-// The leader publishes, all follow. When it dies, the next one goes on where it was. A value that is damaged is not used, and replaced.
+// The leader publishes, all follow. When it dies, the next one goes on where it was. A value that is damaged is not
+// used, and replaced.
 func TestMapsArePublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := coordtest.NewServer()

@@ -21,7 +21,8 @@ type Job struct {
 	Models      []string
 	// Nodes returns the nodes that serve a model; nil: the members are not known yet.
 	Nodes func(model string) []Node
-	// Heat returns the reports of the nodes that own a model's items, of those that answer soon; nil: there are no hot items.
+	// Heat returns the reports of the nodes that own a model's items, of those that answer soon; nil: there are no hot
+	// items.
 	Heat  func(ctx context.Context, model string, nodes []Node) []Report
 	TTL   time.Duration // of the leader's term; default 10 s
 	Every time.Duration // between two looks at the nodes; default 1 s
@@ -33,7 +34,8 @@ func (j *Job) Run(ctx context.Context) error {
 	if j.Every == 0 {
 		j.Every = time.Second
 	}
-	return leader.Run(ctx, j.Coordinator, leader.Options{Key: "leader/placement", Self: j.Self, TTL: j.TTL, Log: j.Log}, j.lead)
+	return leader.Run(ctx, j.Coordinator, leader.Options{Key: "leader/placement", Self: j.Self, TTL: j.TTL, Log: j.Log},
+		j.lead)
 }
 
 // published is a model's map as this term has it.
@@ -134,9 +136,10 @@ func (j *Job) publishHot(ctx context.Context, p *published) error {
 	return nil
 }
 
-// Follow calls apply with each map that is published, until ctx ends. It ignores maps of earlier terms, and damaged ones. It calls
-// listed when all maps that there are have been applied, again after each loss of the coordinator.
-func Follow(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply func(model string, m *placement.Map), listed func()) {
+// Follow calls apply with each map that is published, until ctx ends. It ignores maps of earlier terms, and damaged
+// ones. It calls listed when all maps that there are have been applied, again after each loss of the coordinator.
+func Follow(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply func(model string, m *placement.Map),
+	listed func()) {
 	follow(ctx, c, Prefix, log, placement.Decode, apply, listed)
 }
 
@@ -145,7 +148,8 @@ func FollowHot(ctx context.Context, c coord.Coordinator, log *slog.Logger, apply
 	follow(ctx, c, hotPrefix, log, decodeHot, apply, func() {})
 }
 
-func follow[T any](ctx context.Context, c coord.Coordinator, prefix string, log *slog.Logger, decode func([]byte) (T, error),
+func follow[T any](ctx context.Context, c coord.Coordinator, prefix string, log *slog.Logger,
+	decode func([]byte) (T, error),
 	apply func(model string, v T), listed func()) {
 	var r leader.Reader
 	for e := range c.Watch(ctx, prefix) {

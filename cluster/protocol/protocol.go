@@ -1,5 +1,6 @@
-// Package protocol has the versions of the protocol between members that this build speaks. Feeds, blocks of KV and members'
-// records use the same range. A build speaks its own version and the one before, so a cluster is upgraded one release at a time.
+// Package protocol has the versions of the protocol between members that this build speaks. Feeds, blocks of KV and
+// members' records use the same range. A build speaks its own version and the one before, so a cluster is upgraded one
+// release at a time.
 package protocol
 
 import "fmt"

@@ -10,8 +10,9 @@ import (
 	"grebe/cluster/coord/coordtest"
 )
 
-// BenchmarkWrite puts one item after the other, and from 64 goroutines: into a catalog without a cluster, and at the leader and a
-// follower of three nodes with sockets. The files lie in memory, so the numbers are what replication adds to a disk's.
+// BenchmarkWrite puts one item after the other, and from 64 goroutines: into a catalog without a cluster, and at the
+// leader and a follower of three nodes with sockets. The files lie in memory, so the numbers are what replication adds
+// to a disk's.
 func BenchmarkWrite(b *testing.B) {
 	b.Run("single", func(b *testing.B) {
 		c, err := catalog.Open(filepath.Join(coordtest.Dir(b), "single"), catalog.Options{})

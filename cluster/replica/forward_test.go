@@ -67,7 +67,8 @@ func TestUnknownOutcomes(t *testing.T) {
 			t.Fatal(err)
 		}
 		set := inSync{Catalog: "another", Members: []string{"ghost"}}
-		if _, err := client.Swap(t.Context(), inSyncKey, leader.Fenced{Term: 1, Data: set.encode()}.Encode(), 0, nil); err != nil {
+		if _, err := client.Swap(t.Context(), inSyncKey, leader.Fenced{Term: 1, Data: set.encode()}.Encode(), 0,
+			nil); err != nil {
 			t.Fatal(err)
 		}
 		p := w.start("a")
@@ -81,7 +82,8 @@ func TestUnknownOutcomes(t *testing.T) {
 		server.Stop()
 		synctest.Wait() // until this end has seen that the connection is closed: a write before that has an unknown outcome
 		before := ghost.writes.Load()
-		if _, err := p.Forward(t.Context(), large, false); !errors.Is(err, catalog.ErrUnavailable) || errors.Is(err, catalog.ErrUncertain) {
+		if _, err := p.Forward(t.Context(), large, false); !errors.Is(err, catalog.ErrUnavailable) ||
+			errors.Is(err, catalog.ErrUncertain) {
 			t.Errorf("no connection: %v", err)
 		}
 		if ghost.writes.Load() != before {

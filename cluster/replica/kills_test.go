@@ -159,7 +159,8 @@ func (w *world) campaign(kills int, seed uint64, pause time.Duration) {
 		items, events, refused = items+len(im.items), events+len(im.events), refused+im.refused
 	}
 	state, _ := w.running()[0].catalog.LogState()
-	w.t.Logf("%d kills: %d items and %d events acknowledged, %d changes refused; term %d, %d records, %d snapshots in the last lives",
+	w.t.Logf("%d kills: %d items and %d events acknowledged, %d changes refused; term %d, %d records, %d snapshots in "+
+		"the last lives",
 		kills, items, events, refused, state.Last.Term, state.Last.Index, snapshots)
 	if items == 0 || events == 0 {
 		w.t.Error("nothing was imported")

@@ -64,7 +64,8 @@ func (n *Node) lead(ctx context.Context, t *leader.Term) error {
 	case !set.has(n.o.Node):
 		return errors.New("replica: this node is not in sync")
 	case set.Catalog != state.ID || state.Incomplete:
-		return fmt.Errorf("replica: this node has catalog %s (incomplete: %v), and the cluster's is %s", state.ID, state.Incomplete, set.Catalog)
+		return fmt.Errorf("replica: this node has catalog %s (incomplete: %v), and the cluster's is %s", state.ID,
+			state.Incomplete, set.Catalog)
 	}
 	l := &leading{n: n, t: t, term: set.Base + uint64(t.Number), catalog: set.Catalog, object: object, set: set, ctx: ctx,
 		required: set.Members, followers: map[string]*follower{}, changed: make(chan struct{})}
@@ -86,8 +87,9 @@ func (n *Node) lead(ctx context.Context, t *leader.Term) error {
 	return l.run(ctx, head)
 }
 
-// founded returns the in-sync set. The first leader of a cluster creates it, unless it knows a node that has more. If this node
-// was in a cluster before, the coordinator has lost its data: then all nodes that had the whole catalog must answer.
+// founded returns the in-sync set. The first leader of a cluster creates it, unless it knows a node that has more. If
+// this node was in a cluster before, the coordinator has lost its data: then all nodes that had the whole catalog must
+// answer.
 func (n *Node) founded(ctx context.Context, object *leader.Object) (set inSync, err error) {
 	if len(object.Data()) > 0 {
 		err := json.Unmarshal(object.Data(), &set)
@@ -134,11 +136,12 @@ func (n *Node) placeOf(ctx context.Context, node string) (*clusterv1.LogPlace, e
 
 // compare orders places: an empty catalog is before others, then by term, index and version.
 func compare(a, b *clusterv1.LogPlace) int {
-	return slices.Compare([]uint64{min(a.Version, 1), a.Term, a.Index, a.Version}, []uint64{min(b.Version, 1), b.Term, b.Index, b.Version})
+	return slices.Compare([]uint64{min(a.Version, 1), a.Term, a.Index, a.Version},
+		[]uint64{min(b.Version, 1), b.Term, b.Index, b.Version})
 }
 
-// collect meets the other members of the set, and takes over records that the leader before may not have acknowledged. So
-// their logs need no truncation, which would take a snapshot. It is an attempt: nothing depends on it.
+// collect meets the other members of the set, and takes over records that the leader before may not have acknowledged.
+// So their logs need no truncation, which would take a snapshot. It is an attempt: nothing depends on it.
 func (n *Node) collect(ctx context.Context, l *leading) {
 	ctx, cancel := context.WithTimeout(ctx, n.o.TTL/3)
 	defer cancel()
@@ -191,7 +194,8 @@ func (n *Node) checkHead(ctx context.Context, t *leader.Term) (*leader.Object, e
 		}
 	}
 	if state, _ := n.c.LogState(); head.Index > state.Last.Index || head.Term > state.Last.Term {
-		return nil, fmt.Errorf("replica: the log ends at %v, and %v was committed: the files of this node are older", state.Last, head)
+		return nil, fmt.Errorf("replica: the log ends at %v, and %v was committed: the files of this node are older",
+			state.Last, head)
 	}
 	return object, nil
 }
@@ -286,8 +290,8 @@ func (l *leading) wake() {
 // alone reports whether the cluster has no other node.
 func (n *Node) alone() bool { return len(n.o.Peers()) == 1 }
 
-// show shows what was committed without its writer: the records of earlier terms and the first one of this, and those whose
-// writers gave up.
+// show shows what was committed without its writer: the records of earlier terms and the first one of this, and those
+// whose writers gave up.
 func (l *leading) show(ctx context.Context) error {
 	l.mu.Lock()
 	committed, ready := l.committed, l.ready
@@ -380,7 +384,8 @@ func (f *follower) late(now time.Time, last uint64, lag time.Duration) bool {
 	return now.Sub(f.since) >= lag
 }
 
-// giveWay ends the term if this cluster's catalog is empty and a node came that has one: that is the cluster's from then on.
+// giveWay ends the term if this cluster's catalog is empty and a node came that has one: that is the cluster's from
+// then on.
 func (l *leading) giveWay(ctx context.Context) error {
 	l.mu.Lock()
 	way := l.way
@@ -508,7 +513,8 @@ func (n *Node) Seen(ctx context.Context, index uint64) {
 	}
 }
 
-// seen reports whether readers of all nodes in the set see a record, as far as these nodes say. The caller has the lock.
+// seen reports whether readers of all nodes in the set see a record, as far as these nodes say. The caller has the
+// lock.
 func (l *leading) seen(index uint64) bool {
 	for _, m := range l.set.Members {
 		if f := l.followers[m]; f != nil && f.pulls > 0 && f.shown > 0 && f.shown < index {

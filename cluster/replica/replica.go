@@ -1,29 +1,30 @@
 // Package replica gives all nodes of a cluster the same catalog: items, users, events and deletions.
 //
-// One node leads, for a term of package leader. It makes each round of writes one record of its log (package catalog). The
-// other nodes pull the log and apply it. A write may enter at any node, which forwards it to the leader and answers when its
-// own readers see the result. The leader answers when readers of all nodes in sync see it, unless one takes longer than
-// seenWithin.
+// One node leads, for a term of package leader. It makes each round of writes one record of its log (package catalog).
+// The other nodes pull the log and apply it. A write may enter at any node, which forwards it to the leader and answers
+// when its own readers see the result. The leader answers when readers of all nodes in sync see it, unless one takes
+// longer than seenWithin.
 //
 // The in-sync set is a fenced object under catalog/insync. The rules, and why no acknowledged write is lost:
-//   - A record is committed when all members of the set have it on disk, and at least one of them is not the leader. In a
-//     cluster of one node the leader alone is enough. Without a follower in the set writes fail with catalog.ErrUnavailable.
+//   - A record is committed when all members of the set have it on disk, and at least one of them is not the leader. In
+//     a cluster of one node the leader alone is enough. Without a follower in the set writes fail with
+//     catalog.ErrUnavailable.
 //   - Only members of the set lead. A new leader claims the set first, so an old leader can change it no more. Then it
 //     appends an empty record of its term, after which its catalog refuses records of earlier terms. This member had
 //     on disk whatever the old leader committed. The old leader can commit nothing more, because this member is
 //     missing.
 //   - The leader removes a follower that is behind for too long, and adds one that has all committed records. Until the
 //     coordinator has confirmed a change, records need the members of both sets.
-//   - A follower whose log is not a beginning of the leader's has an uncommitted tail, or was away for too long. It takes a
-//     snapshot, which replaces its catalog.
+//   - A follower whose log is not a beginning of the leader's has an uncommitted tail, or was away for too long. It
+//     takes a snapshot, which replaces its catalog.
 //
 // These rules need no clocks. Terms end by the clock only so that another node may lead.
 //
-// Readers see records when they are committed. One exception: a node that restarts shows all that is on its disk. A record of
-// it that was never committed disappears with the next snapshot, before CaughtUp.
+// Readers see records when they are committed. One exception: a node that restarts shows all that is on its disk. A
+// record of it that was never committed disappears with the next snapshot, before CaughtUp.
 //
-// Repeated writes: puts and deletions, and events with ids, are sent again after an unknown outcome, for they change nothing
-// the second time. Events without ids are not: the caller gets catalog.ErrUncertain.
+// Repeated writes: puts and deletions, and events with ids, are sent again after an unknown outcome, for they change
+// nothing the second time. Events without ids are not: the caller gets catalog.ErrUncertain.
 //
 // Lock order: Node.mu, then leading.mu. Neither is held during a call to the catalog or the coordinator.
 package replica
@@ -57,17 +58,23 @@ const (
 
 // Options of a node.
 type Options struct {
-	Node        string                                               // its id, without a slash
-	Boot        string                                               // unique to this start of the process
-	Catalog     *catalog.Catalog                                     // opened with Options.Replicated
-	Coordinator coord.Coordinator                                    // of the cluster
-	Peers       func() map[string]string                             // members with this one, by id: addresses for nodes; nil: not known yet
-	Dial        func(node, address string) (*grpc.ClientConn, error) // does not wait; the connection MUST try again every second or sooner
-	TTL         time.Duration                                        // after which another node leads; the same for all; default 3 s
-	Lag         time.Duration                                        // for how long a write waits for a follower in the set; default 2 s
-	Patience    time.Duration                                        // for how long a write waits for a leader and its followers; default 10 s
-	// Replaced is called when a snapshot has replaced a catalog that was not empty, before CaughtUp. Users whom this catalog
-	// did not have may have been deleted meanwhile: KV that is kept under such users' ids must go. nil: nobody wants to know.
+	Node        string            // its id, without a slash
+	Boot        string            // unique to this start of the process
+	Catalog     *catalog.Catalog  // opened with Options.Replicated
+	Coordinator coord.Coordinator // of the cluster
+	// members with this one, by id: addresses for nodes; nil: not known yet
+	Peers func() map[string]string
+	// does not wait; the connection MUST try again every second or sooner
+	Dial func(node, address string) (*grpc.ClientConn, error)
+	// after which another node leads; the same for all; default 3 s
+	TTL time.Duration
+	// for how long a write waits for a follower in the set; default 2 s
+	Lag time.Duration
+	// for how long a write waits for a leader and its followers; default 10 s
+	Patience time.Duration
+	// Replaced is called when a snapshot has replaced a catalog that was not empty, before CaughtUp. Users whom this
+	// catalog did not have may have been deleted meanwhile: KV that is kept under such users' ids must go. nil: nobody
+	// wants to know.
 	Replaced func()
 	Log      *slog.Logger // nil: none
 }
@@ -95,8 +102,9 @@ func (o *Options) election() leader.Options {
 
 // inSync is the value of the in-sync set.
 type inSync struct {
-	Catalog string   `json:"catalog"` // its id
-	Base    uint64   `json:"base"`    // a term of the log is this plus the leader's term: it grows also if the coordinator loses its data
+	Catalog string `json:"catalog"` // its id
+	// a term of the log is this plus the leader's term: it grows also if the coordinator loses its data
+	Base    uint64   `json:"base"`
 	Members []string `json:"members"` // sorted
 }
 
@@ -178,8 +186,9 @@ func (n *Node) Close() {
 	}
 }
 
-// CaughtUp is closed once this node has shown all that was committed when it started. Deletions that it missed are then in
-// the catalog's PendingDeletions or were told to subscribers: before that, KV of users on its disk MUST NOT be offered.
+// CaughtUp is closed once this node has shown all that was committed when it started. Deletions that it missed are then
+// in the catalog's PendingDeletions or were told to subscribers: before that, KV of users on its disk MUST NOT be
+// offered.
 func (n *Node) CaughtUp() <-chan struct{} { return n.caughtUp }
 
 // Await waits until CaughtUp is closed. It returns an error if the cluster refuses this node for good, and if ctx ends.
@@ -376,5 +385,6 @@ func (n *Node) client(node string) (clusterv1.ReplicaClient, error) {
 // place returns where this node's log ends.
 func (n *Node) place() *clusterv1.LogPlace {
 	s, _ := n.c.LogState()
-	return &clusterv1.LogPlace{Catalog: s.ID, Term: s.Last.Term, Index: s.Last.Index, Version: s.Version, Incomplete: s.Incomplete}
+	return &clusterv1.LogPlace{Catalog: s.ID, Term: s.Last.Term, Index: s.Last.Index, Version: s.Version,
+		Incomplete: s.Incomplete}
 }

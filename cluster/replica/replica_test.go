@@ -127,7 +127,8 @@ func (p *process) isolate() {
 	p.served.Wait()
 }
 
-// A write that only the leader stored is not acknowledged and not shown. It goes when the node returns under another leader.
+// A write that only the leader stored is not acknowledged and not shown. It goes when the node returns under another
+// leader.
 func TestUnacknowledgedTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := virtual(t)
@@ -142,7 +143,8 @@ func TestUnacknowledgedTail(t *testing.T) {
 		if err := put(old.catalog, "tail", ""); !errors.Is(err, catalog.ErrUncertain) {
 			t.Errorf("a write that nobody else stores: %v", err)
 		}
-		if err := put(old.catalog, "next", ""); !errors.Is(err, catalog.ErrUnavailable) || errors.Is(err, catalog.ErrUncertain) {
+		if err := put(old.catalog, "next", ""); !errors.Is(err, catalog.ErrUnavailable) ||
+			errors.Is(err, catalog.ErrUncertain) {
 			t.Errorf("the next write: %v", err)
 		}
 		if err := put(w.others(old)[0].catalog, "other", ""); !errors.Is(err, catalog.ErrUnavailable) {
@@ -346,7 +348,8 @@ func TestPausedLeader(t *testing.T) {
 	})
 }
 
-// A stream that a follower has given up reaches the leader late, after the one that it uses. The follower stays in sync.
+// A stream that a follower has given up reaches the leader late, after the one that it uses. The follower stays in
+// sync.
 func TestLateStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, s := virtual(t)

@@ -161,8 +161,9 @@ type pull struct {
 	held   *catalog.Snapshot // keeps the records behind it until they are sent
 }
 
-// join notes that a follower pulls, and what it has on disk. Call the result when it pulls no more. It ends the stream before:
-// a stream that was held up in the network may come after a later one, and then the follower must pull again to be heard.
+// join notes that a follower pulls, and what it has on disk. Call the result when it pulls no more. It ends the stream
+// before: a stream that was held up in the network may come after a later one, and then the follower must pull again to
+// be heard.
 func (p *pull) join(stored uint64) (leave func()) {
 	p.l.change(func() {
 		f := p.l.followers[p.node]

@@ -23,7 +23,8 @@ func (p *process) heard(id string) bool {
 	return slices.Contains(p.deleted, id) || slices.Contains(p.catalog.PendingDeletions(), id) || p.replaced > 0
 }
 
-// Users that lie in Redis are deleted on all nodes, so that their KV goes everywhere: also on a node that was down meanwhile.
+// Users that lie in Redis are deleted on all nodes, so that their KV goes everywhere: also on a node that was down
+// meanwhile.
 func TestDeletionsOfUsersInRedis(t *testing.T) {
 	s, err := redisserver.Start()
 	if errors.Is(err, redisserver.ErrAbsent) {

@@ -61,7 +61,8 @@ type process struct {
 }
 
 func newWorld(t testing.TB, open func() coord.Coordinator) *world {
-	return &world{t: t, dir: coordtest.Dir(t), open: open, ttl: 3 * time.Second, nodes: map[string]*process{}, cut: map[string]bool{}}
+	return &world{t: t, dir: coordtest.Dir(t), open: open, ttl: 3 * time.Second, nodes: map[string]*process{},
+		cut: map[string]bool{}}
 }
 
 // virtual returns a world with a coordinator in memory.
@@ -82,21 +83,24 @@ func (w *world) peers() map[string]string {
 }
 
 func (w *world) dial(from, node, address string) (*grpc.ClientConn, error) {
-	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second / 2}, MinConnectTimeout: time.Second})}
+	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second / 2},
+			MinConnectTimeout: time.Second})}
 	if w.tcp {
 		return grpc.NewClient(address, opts...)
 	}
-	return grpc.NewClient("passthrough:"+node, append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-		w.mu.Lock()
-		p := w.nodes[node]
-		cut := w.cut[node] || w.cut[from]
-		w.mu.Unlock()
-		if p == nil || cut {
-			return nil, errors.New("connection refused")
-		}
-		return p.ln.(*bufconn.Listener).DialContext(ctx)
-	}))...)
+	return grpc.NewClient("passthrough:"+node, append(opts,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			w.mu.Lock()
+			p := w.nodes[node]
+			cut := w.cut[node] || w.cut[from]
+			w.mu.Unlock()
+			if p == nil || cut {
+				return nil, errors.New("connection refused")
+			}
+			return p.ln.(*bufconn.Listener).DialContext(ctx)
+		}))...)
 }
 
 // start runs a node with the catalog in its folder.
@@ -233,7 +237,8 @@ func dump(t testing.TB, c *catalog.Catalog) string {
 		}
 		if pairs == nil {
 			stats := c.Stats()
-			return fmt.Sprintf("%v %d items %d users %s version %d %x", s.Head, stats.Items, stats.Users, stats.Digest, stats.Version, h.Sum(nil))
+			return fmt.Sprintf("%v %d items %d users %s version %d %x", s.Head, stats.Items, stats.Users, stats.Digest,
+				stats.Version, h.Sum(nil))
 		}
 		h.Write(pairs)
 	}

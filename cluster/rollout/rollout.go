@@ -1,14 +1,16 @@
-// Package rollout decides how a change of a model's checkpoint goes through a cluster: one node after the other, and back on all
-// of them if one fails. It is pure: what nodes report comes in as an argument, and it says which node is next.
+// Package rollout decides how a change of a model's checkpoint goes through a cluster: one node after the other, and
+// back on all of them if one fails. It is pure: what nodes report comes in as an argument, and it says which node is
+// next.
 //
-// A Record is the state of a change. It is stored in the coordinator, so every member can show it, and a member that takes over
-// after the driver's death knows what was wanted.
+// A Record is the state of a change. It is stored in the coordinator, so every member can show it, and a member that
+// takes over after the driver's death knows what was wanted.
 //
 // Rules:
-//   - The first node that loads its checkpoint says which version is wanted. A node that loads another version has failed.
+//   - The first node that loads its checkpoint says which version is wanted. A node that loads another version has
+//     failed.
 //   - After a failure no further node changes. Nodes that changed return to the checkpoint before, the last one first.
-//   - A node that is away when its turn comes is left out. One that vanishes during its turn has failed: the new checkpoint may
-//     be the reason, and the next nodes must not follow it.
+//   - A node that is away when its turn comes is left out. One that vanishes during its turn has failed: the new
+//     checkpoint may be the reason, and the next nodes must not follow it.
 //   - A rollback that was asked for goes on after a failure, so that as many nodes as possible return.
 package rollout
 
@@ -23,10 +25,11 @@ import (
 
 // States of a change.
 const (
-	Running    = "running"
-	Done       = "done"        // all nodes that are there serve the wanted version
-	Failed     = "failed"      // nodes may have different versions: each says which
-	RolledBack = "rolled_back" // a node failed, those that had changed have returned, and all that answer serve one version
+	Running = "running"
+	Done    = "done"   // all nodes that are there serve the wanted version
+	Failed  = "failed" // nodes may have different versions: each says which
+	// a node failed, those that had changed have returned, and all that answer serve one version
+	RolledBack = "rolled_back"
 )
 
 // States of a node in a change.
@@ -102,8 +105,8 @@ func Reload(model, driver, boot string, found []Found) (*Record, error) {
 	return r, nil
 }
 
-// Rollback begins a return to the checkpoint before. Last is the change before this one; its version is preferred if that change
-// was a rollback that did not end well.
+// Rollback begins a return to the checkpoint before. Last is the change before this one; its version is preferred if
+// that change was a rollback that did not end well.
 func Rollback(model, driver, boot string, found []Found, last Record) (*Record, error) {
 	to, err := target(found, last)
 	if err != nil {
@@ -163,7 +166,8 @@ func target(found []Found, last Record) (string, error) {
 		return a < b
 	}
 	for _, f := range there {
-		possible := f.Before != "" && !slices.ContainsFunc(there, func(o Found) bool { return o.Version != f.Before && o.Before != f.Before })
+		possible := f.Before != "" && !slices.ContainsFunc(there,
+			func(o Found) bool { return o.Version != f.Before && o.Before != f.Before })
 		if possible && (best == "" || better(f.Before, best)) {
 			best = f.Before
 		}
@@ -175,11 +179,12 @@ func target(found []Found, last Record) (string, error) {
 	for _, f := range there {
 		parts = append(parts, fmt.Sprintf("%s serves %.12s and had %.12s before", f.ID, f.Version, cmp.Or(f.Before, "none")))
 	}
-	return "", fmt.Errorf("the nodes have no earlier checkpoint in common: %s. Roll back single nodes with scope node", strings.Join(parts, "; "))
+	return "", fmt.Errorf("the nodes have no earlier checkpoint in common: %s. Roll back single nodes with scope node",
+		strings.Join(parts, "; "))
 }
 
-// Next returns the node whose turn it is, and whether it goes back to the checkpoint before. It returns false when the change is
-// over; the record then says how it ended.
+// Next returns the node whose turn it is, and whether it goes back to the checkpoint before. It returns false when the
+// change is over; the record then says how it ended.
 func (r *Record) Next() (id string, back, ok bool) {
 	if r.Error == "" || r.Back {
 		for i := range r.Nodes {
@@ -203,8 +208,8 @@ func (r *Record) begin(i int) string {
 	return r.Nodes[i].ID
 }
 
-// returns reports whether a node has to go back after a failure. That includes a node that an interrupted change had brought to
-// the wanted version, if a node without that version serves the one before.
+// returns reports whether a node has to go back after a failure. That includes a node that an interrupted change had
+// brought to the wanted version, if a node without that version serves the one before.
 func (r *Record) returns(n *Node) bool {
 	if n.State == Changed {
 		return true
@@ -243,10 +248,12 @@ func (r *Record) Ended(res Result) {
 		n.State = Changed
 	case res.Error == "" && n.Version != n.From:
 		n.State = Changed
-		r.fail(n, fmt.Sprintf("it has version %.12s now, and other nodes have %.12s: give all nodes the same files", n.Version, r.To))
+		r.fail(n, fmt.Sprintf("it has version %.12s now, and other nodes have %.12s: give all nodes the same files",
+			n.Version, r.To))
 	case res.Error == "" || res.Unchanged:
 		n.State = Broken
-		r.fail(n, fmt.Sprintf("its configuration names version %.12s, that of other nodes %.12s: give all nodes the same files", n.Version, r.To))
+		r.fail(n, fmt.Sprintf("its configuration names version %.12s, that of other nodes %.12s: give all nodes the same "+
+			"files", n.Version, r.To))
 	default:
 		n.State = Broken
 		r.fail(n, res.Error)
@@ -262,7 +269,8 @@ func (r *Record) hasReturned(n *Node, res Result) {
 		n.State = Returned
 		return
 	}
-	n.State, n.Error = Stuck, cmp.Or(res.Error, fmt.Sprintf("it serves version %.12s, not %.12s as before", res.Version, want))
+	n.State, n.Error = Stuck, cmp.Or(res.Error, fmt.Sprintf("it serves version %.12s, not %.12s as before", res.Version,
+		want))
 }
 
 func (r *Record) fail(n *Node, why string) {

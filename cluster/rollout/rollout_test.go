@@ -19,7 +19,8 @@ type world struct {
 }
 
 func newWorld(n int, version, want string) *world {
-	w := &world{nodes: map[string]*Found{}, want: map[string]string{}, fails: map[string]string{}, dies: map[string]bool{}, stuck: map[string]bool{}}
+	w := &world{nodes: map[string]*Found{}, want: map[string]string{}, fails: map[string]string{}, dies: map[string]bool{},
+		stuck: map[string]bool{}}
 	for i := range n {
 		id := fmt.Sprint("n", i+1)
 		w.nodes[id], w.want[id] = &Found{ID: id, Boot: "b", Version: version}, want
@@ -94,7 +95,8 @@ func (w *world) expect(t *testing.T, r *Record, state, versions, turns string) {
 		}
 	}
 	if r.State != state || strings.Join(got, " ") != versions || strings.Join(w.turns, ", ") != turns {
-		t.Errorf("ended %s (%s) with versions %v after %q; want %s, %s, %q", r.State, r.Error, got, w.turns, state, versions, turns)
+		t.Errorf("ended %s (%s) with versions %v after %q; want %s, %s, %q", r.State, r.Error, got, w.turns, state, versions,
+			turns)
 	}
 }
 

@@ -1,4 +1,5 @@
-// Package status has the words in which a process describes its cluster. They are JSON at GET /v1/cluster of the admin listener.
+// Package status has the words in which a process describes its cluster. They are JSON at GET /v1/cluster of the admin
+// listener.
 package status
 
 // Cluster is the cluster as one process sees it.

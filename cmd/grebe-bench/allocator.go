@@ -22,9 +22,9 @@ type allocatorCmd struct {
 }
 
 func (allocatorCmd) Help() string {
-	return `Divides a pool between embeddings and KV by every controller, on the same requests in virtual time, with the costs of an H200;
-the optimum knows each epoch's best share beforehand. Also measures what moving the boundary costs on this
-machine. Takes an hour; a part and a workload take minutes.
+	return `Divides a pool between embeddings and KV by every controller, on the same requests in virtual time, with the
+costs of an H200; the optimum knows each epoch's best share beforehand. Also measures what moving the boundary costs on
+this machine. Takes an hour; a part and a workload take minutes.
 
 Example:
 
@@ -32,7 +32,8 @@ Example:
 }
 
 func (c *allocatorCmd) Run(w *cli.World) error {
-	o := allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs, Rate: c.Rate, Policy: c.Policy, JSON: c.JSON}
+	o := allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs,
+		Rate: c.Rate, Policy: c.Policy, JSON: c.JSON}
 	if err := o.Validate(); err != nil {
 		return cli.Usage(err)
 	}

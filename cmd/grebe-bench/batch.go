@@ -19,9 +19,9 @@ type batchCmd struct {
 }
 
 func (batchCmd) Help() string {
-	return `Measures a batch of requests (POST /v1/batches) beside online requests, in slices of one server of the demo: online requests
-alone, the batch alone, both, online requests alone. The batch must use at least 80 % of the time that online requests leave,
-and their P99 may be 1.1 times the one without it, in the medians over the rounds.
+	return `Measures a batch of requests (POST /v1/batches) beside online requests, in slices of one server of the demo:
+online requests alone, the batch alone, both, online requests alone. The batch must use at least 80 % of the time that
+online requests leave, and their P99 may be 1.1 times the one without it, in the medians over the rounds.
 
 Examples:
 

@@ -28,10 +28,10 @@ type beamCmd struct {
 }
 
 func (beamCmd) Help() string {
-	return `Attention of beams behind one prompt beside beams that each attend to it alone, and the memory of both; selection
-from logits beside sorting and heaps; recommendations with and without the valid-path constraint, and with several
-clients. With --data: 64 beams for every test user of a catalog with real codes, each answer checked, and how many
-paths would be no items without the constraint. Takes about three minutes on two cores. The weights are random.
+	return `Attention of beams behind one prompt beside beams that each attend to it alone, and the memory of both;
+selection from logits beside sorting and heaps; recommendations with and without the valid-path constraint, and with
+several clients. With --data: 64 beams for every test user of a catalog with real codes, each answer checked, and how
+many paths would be no items without the constraint. Takes about three minutes on two cores. The weights are random.
 
 Examples:
 
@@ -57,7 +57,8 @@ func (c *beamCmd) Run(w *cli.World) error {
 
 // data recommends to the users of real catalogs.
 func (c *beamCmd) data(w *cli.World) error {
-	o := beam.DataOptions{Folder: c.Folder, Sets: c.Data, Users: c.Users, Model: c.Model, Dir: c.Dir, Threads: c.Threads, JSON: c.JSON}
+	o := beam.DataOptions{Folder: c.Folder, Sets: c.Data, Users: c.Users, Model: c.Model, Dir: c.Dir, Threads: c.Threads,
+		JSON: c.JSON}
 	if len(c.Widths) > 0 {
 		o.Width = c.Widths[0]
 	}

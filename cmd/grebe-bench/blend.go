@@ -58,8 +58,9 @@ type blendSpeedCmd struct {
 }
 
 func (blendSpeedCmd) Help() string {
-	return `Prompts made up as the paper's: 2.2 to 3.0 thousand tokens, two thirds to four fifths of them items, a quarter to a tenth
-history. A prefix cache has the preamble; blending has a block for every item and a prototype for every token of history.
+	return `Prompts made up as the paper's: 2.2 to 3.0 thousand tokens, two thirds to four fifths of them items, a quarter
+to a tenth history. A prefix cache has the preamble; blending has a block for every item and a prototype for every token
+of history.
 
 Examples:
 
@@ -90,7 +91,9 @@ func (c *blendSpeedCmd) Run(w *cli.World) error {
 	if err != nil {
 		return err
 	}
-	r, err := blend.MeasureSpeed(w.Ctx, blend.SpeedOptions{Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Multiple: c.Multiple, Layers: c.Layers, Seed: c.Seed})
+	r, err := blend.MeasureSpeed(w.Ctx, blend.SpeedOptions{
+		Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Multiple: c.Multiple, Layers: c.Layers,
+		Seed: c.Seed})
 	if err != nil {
 		return err
 	}
@@ -111,9 +114,9 @@ type blendLoadCmd struct {
 }
 
 func (blendLoadCmd) Help() string {
-	return `Prompts as of "bench blend speed", to an engine behind the server's queue and batches. First it is asked as much as it can
-answer, computing all but the preamble. Then requests arrive at random, at a share of that, and prompts are computed so or
-blended, in turns and at the same times. Latency counts from when a request was due.
+	return `Prompts as of "bench blend speed", to an engine behind the server's queue and batches. First it is asked as
+much as it can answer, computing all but the preamble. Then requests arrive at random, at a share of that, and prompts
+are computed so or blended, in turns and at the same times. Latency counts from when a request was due.
 
 Examples:
 
@@ -127,7 +130,8 @@ func (c *blendLoadCmd) Run(w *cli.World) error {
 		return err
 	}
 	r, err := blend.MeasureLoad(w.Ctx, blend.LoadOptions{
-		Device: dev, Shape: c.Shape, Each: c.Prompts, Budget: c.Budget, Share: c.Share, Seconds: c.Seconds, Rounds: c.Rounds, Layers: c.Layers, Seed: c.Seed,
+		Device: dev, Shape: c.Shape, Each: c.Prompts, Budget: c.Budget, Share: c.Share, Seconds: c.Seconds, Rounds: c.Rounds,
+		Layers: c.Layers, Seed: c.Seed,
 	})
 	if err != nil {
 		return err
@@ -149,9 +153,9 @@ type blendDiskCmd struct {
 }
 
 func (blendDiskCmd) Help() string {
-	return `Prompts as of "bench blend speed", one at a time through the server's queue, whose items' blocks are on disk. They are read before the
-prompt takes its place there (ahead), or beside the layers that compute all its tokens and need none of them (beside), as served. Scores of
-all are compared, and are the same.
+	return `Prompts as of "bench blend speed", one at a time through the server's queue, whose items' blocks are on disk.
+They are read before the prompt takes its place there (ahead), or beside the layers that compute all its tokens and need
+none of them (beside), as served. Scores of all are compared, and are the same.
 
 Examples:
 
@@ -178,7 +182,8 @@ func (c *blendDiskCmd) Run(w *cli.World) error {
 		return err
 	}
 	r, err := blend.MeasureDisk(w.Ctx, blend.DiskOptions{
-		Device: dev, Dir: tmp, Shape: c.Shape, Only: c.Only, Budget: c.Budget, Repeats: c.Repeats, Rate: rate, Layers: c.Layers, Seed: c.Seed,
+		Device: dev, Dir: tmp, Shape: c.Shape, Only: c.Only, Budget: c.Budget, Repeats: c.Repeats, Rate: rate,
+		Layers: c.Layers, Seed: c.Seed,
 	})
 	if err != nil {
 		return err
@@ -212,9 +217,10 @@ type blendQualityCmd struct {
 }
 
 func (blendQualityCmd) Help() string {
-	return `Asks the same questions with ordinary prompts, computed in full and with items' blocks standing in: with no repair, and
-with a share of the tokens computed again that is chosen by the attention they receive in the second layer (Grebe's rule) or
-in the first (RcLLM's), by CacheBlend's rule or by EPIC's; with --learn, by what was learned of tokens. Says NDCG@10 and hit rates beside full computation's.
+	return `Asks the same questions with ordinary prompts, computed in full and with items' blocks standing in: with no
+repair, and with a share of the tokens computed again that is chosen by the attention they receive in the second layer
+(Grebe's rule) or in the first (RcLLM's), by CacheBlend's rule or by EPIC's; with --learn, by what was learned of
+tokens. Says NDCG@10 and hit rates beside full computation's.
 
 Examples:
 
@@ -258,7 +264,8 @@ func (c *blendQualityCmd) measure(w *cli.World, tmp string) (*blend.Quality, err
 	case len(c.Rules) == 0 && c.Learn > 0:
 		c.Rules = append([]string{"learned"}, blend.Rules...)
 	}
-	e := &measure.Models{Config: c.Config, Users: c.Users, ItemsFile: c.ItemsFile, UsersFile: c.UsersFile, RequestsFile: c.RequestsFile, Seed: c.Seed}
+	e := &measure.Models{Config: c.Config, Users: c.Users, ItemsFile: c.ItemsFile, UsersFile: c.UsersFile,
+		RequestsFile: c.RequestsFile, Seed: c.Seed}
 	data, _, err := e.Data(tmp)
 	if err != nil {
 		return nil, err
@@ -288,13 +295,16 @@ func (c *blendQualityCmd) measure(w *cli.World, tmp string) (*blend.Quality, err
 	bar := cli.NewRequestBar(w)
 	defer bar.End()
 	return blend.MeasureQuality(w.Ctx, blend.QualityOptions{
-		History: other.history, Importance: other.importance, Device: copies[0].Device, Model: copies[0].Model, More: copies[1:], Prompt: builder, Data: data,
-		Budgets: c.Budgets, Rules: c.Rules, NoOrders: c.NoOrders, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.Update,
+		History: other.history, Importance: other.importance, Device: copies[0].Device, Model: copies[0].Model,
+		More: copies[1:], Prompt: builder, Data: data,
+		Budgets: c.Budgets, Rules: c.Rules, NoOrders: c.NoOrders, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed,
+		Progress: bar.Update,
 	})
 }
 
 // open opens the model as often as users are asked about at a time.
-func (c *blendQualityCmd) open(w *cli.World, cfg *config.Config, mc *config.Model) ([]blend.Copy, *prompt.Builder, error) {
+func (c *blendQualityCmd) open(w *cli.World, cfg *config.Config,
+	mc *config.Model) ([]blend.Copy, *prompt.Builder, error) {
 	if c.Parallel > 1 && cfg.Threads == 0 {
 		cfg.Threads = max(1, runtime.GOMAXPROCS(0)/c.Parallel)
 	}
@@ -335,7 +345,8 @@ func (c *blendQualityCmd) others(w *cli.World, tmp, name string) (out others, er
 	if err != nil {
 		return out, err
 	}
-	made := &prototypesCmd{Config: c.Config, Model: name, PoolUsers: c.PoolUsers, Users: 1, Seed: c.Seed, UsersFile: c.PoolFile}
+	made := &prototypesCmd{Config: c.Config, Model: name, PoolUsers: c.PoolUsers, Users: 1, Seed: c.Seed,
+		UsersFile: c.PoolFile}
 	cfg, err := made.configure(w, tmp, size.Bytes)
 	if err != nil {
 		return out, err
@@ -355,7 +366,8 @@ func (c *blendQualityCmd) others(w *cli.World, tmp, name string) (out others, er
 	p, err := c.pool(w, users, s, cfg, filepath.Join(tmp, "pool.proto"), size.Bytes)
 	if err == nil && c.Learn > 0 {
 		m, f := &s.Models()[0], index.Importance{Prompts: c.Learn, Candidates: 100}
-		out.importance, err = f.Measure(w, s.Catalog(), m, cfg.Models[0].Blend.Layers, index.UsersOf(s.Catalog(), c.Learn, m, users))
+		out.importance, err = f.Measure(w, s.Catalog(), m, cfg.Models[0].Blend.Layers,
+			index.UsersOf(s.Catalog(), c.Learn, m, users))
 		if err != nil {
 			err = errors.Join(err, p.Close())
 		}
@@ -374,7 +386,8 @@ func (c *blendQualityCmd) others(w *cli.World, tmp, name string) (out others, er
 	return out, nil
 }
 
-func (c *blendQualityCmd) pool(w *cli.World, users []*grebev1.User, s *app.App, cfg *config.Config, file string, bytes int64) (*reuse.Prototypes, error) {
+func (c *blendQualityCmd) pool(w *cli.World, users []*grebev1.User, s *app.App, cfg *config.Config, file string,
+	bytes int64) (*reuse.Prototypes, error) {
 	m := &s.Models()[0]
 	from, closer, err := index.PoolOf(s.Catalog(), m, cfg.Models[0].Path, users)
 	if err != nil {

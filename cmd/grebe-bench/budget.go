@@ -17,10 +17,10 @@ type budgetCmd struct {
 }
 
 func (budgetCmd) Help() string {
-	return `Starts a server with three models that compete for 48 MiB of host memory. The users of one of them need 70 MiB. All fill their
-parts; then one stays busy and gets at least 90 % within a minute. A second one wakes up, as busy, and gets at least 30 %
-(equal parts are 48 %). The first falls idle, and the second one gets 90 %. Then compares two configurations on one folder with
-one, and with two copies of the folder. Takes about four minutes.
+	return `Starts a server with three models that compete for 48 MiB of host memory. The users of one of them need 70 MiB.
+All fill their parts; then one stays busy and gets at least 90 % within a minute. A second one wakes up, as busy, and
+gets at least 30 % (equal parts are 48 %). The first falls idle, and the second one gets 90 %. Then compares two
+configurations on one folder with one, and with two copies of the folder. Takes about four minutes.
 
 Examples:
 

@@ -21,11 +21,13 @@ type cacheCmd struct {
 }
 
 func (cacheCmd) Help() string {
-	return `Replays real and generated traces through every eviction policy, beside the offline optimum. Predictions are learnt
-on the way. Then perfect predictions are made wrong, from 0 to 100 %. Everything takes more than an hour on two cores; the options choose.
+	return `Replays real and generated traces through every eviction policy, beside the offline optimum. Predictions are
+learnt on the way. Then perfect predictions are made wrong, from 0 to 100 %. Everything takes more than an hour on two
+cores; the options choose.
 
-The part "floor" compares the default policy with LRU at every request: after 5,000 requests its hits so far must be 99 % of LRU's so far, or at most
-10 fewer. On pure loops it must close half of the gap from LRU to the optimum. --check exits 1 when a line fails.
+The part "floor" compares the default policy with LRU at every request: after 5,000 requests its hits so far must be 99
+% of LRU's so far, or at most 10 fewer. On pure loops it must close half of the gap from LRU to the optimum. --check
+exits 1 when a line fails.
 
 Examples:
 
@@ -36,7 +38,8 @@ Examples:
 
 func (c *cacheCmd) Run(w *cli.World) error {
 	o := cache.Options{
-		Data: c.Data, Traces: c.Traces, File: c.Trace, Format: c.Format, Sizes: c.Sizes, Policies: c.Policies, Parts: c.Parts, XGBoost: c.XGBoost, Python: c.Python,
+		Data: c.Data, Traces: c.Traces, File: c.Trace, Format: c.Format, Sizes: c.Sizes, Policies: c.Policies, Parts: c.Parts,
+		XGBoost: c.XGBoost, Python: c.Python,
 		SVG: c.SVG, JSON: c.JSON,
 	}
 	if err := o.Validate(); err != nil {

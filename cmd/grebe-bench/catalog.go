@@ -19,9 +19,9 @@ type catalogCmd struct {
 }
 
 func (catalogCmd) Help() string {
-	return `Builds the index of a catalog's valid paths, stores, maps and changes it; then makes the versions of a catalog as a
-server does, with their files, restarts and goes back. Ten million items take about 6 GB of memory, 2 GB of disk and
-some minutes.
+	return `Builds the index of a catalog's valid paths, stores, maps and changes it; then makes the versions of a catalog
+as a server does, with their files, restarts and goes back. Ten million items take about 6 GB of memory, 2 GB of disk
+and some minutes.
 
 Example:
 
@@ -30,8 +30,9 @@ Example:
 
 func (c *catalogCmd) Run(w *cli.World) error {
 	o := catalog.Options{
-		Items: c.Items, Changes: c.Changes, Levels: c.Levels, Size: c.Size, Kinds: c.Kinds, Parts: c.Parts, Repeats: c.Repeats,
-		Dir: c.Dir, JSON: c.JSON,
+		Items: c.Items, Changes: c.Changes, Levels: c.Levels, Size: c.Size, Kinds: c.Kinds, Parts: c.Parts,
+		Repeats: c.Repeats,
+		Dir:     c.Dir, JSON: c.JSON,
 	}
 	if err := o.Validate(); err != nil {
 		return cli.Usage(err)

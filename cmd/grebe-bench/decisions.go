@@ -17,9 +17,9 @@ type decisionsCmd struct {
 }
 
 func (decisionsCmd) Help() string {
-	return `Serves the demo with device: none, which computes nothing, and compares the CPU time (user and system) of two binaries for the
-same requests: per request, per request that finds all in the cache, and per eviction. Old and new take turns of a few
-requests. P is that of a one-sided signed-rank test over the runs' ratios.
+	return `Serves the demo with device: none, which computes nothing, and compares the CPU time (user and system) of two
+binaries for the same requests: per request, per request that finds all in the cache, and per eviction. Old and new take
+turns of a few requests. P is that of a one-sided signed-rank test over the runs' ratios.
 
 Example:
 

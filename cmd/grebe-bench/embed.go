@@ -25,8 +25,8 @@ type embedCmd struct {
 }
 
 func (embedCmd) Help() string {
-	return `Sums of embedding rows (SparseLengthsSum) from a table in a redis-server that it starts on loopback, through a cache of a
-few percent of the table. The policies have the same memory, what they keep beside rows included. Takes some
+	return `Sums of embedding rows (SparseLengthsSum) from a table in a redis-server that it starts on loopback, through a
+cache of a few percent of the table. The policies have the same memory, what they keep beside rows included. Takes some
 minutes, 2 GB of memory, and redis-server (Debian: apt-get install redis-server).
 
 Example:
@@ -37,7 +37,8 @@ Example:
 func (c *embedCmd) Run(w *cli.World) error {
 	o := embed.Options{
 		Rows: c.Rows, Percents: c.Percents, Batches: c.Batches, Traces: c.Traces, Policies: c.Policies, Skew: c.Skew,
-		HalfLife: c.HalfLife, Warm: c.Warm, Rounds: c.Rounds, Parts: c.Parts, Data: c.Data, Outage: c.Outage, Seed: c.Seed, JSON: c.JSON,
+		HalfLife: c.HalfLife, Warm: c.Warm, Rounds: c.Rounds, Parts: c.Parts, Data: c.Data, Outage: c.Outage, Seed: c.Seed,
+		JSON: c.JSON,
 	}
 	if err := o.Validate(); err != nil {
 		return cli.Usage(err)

@@ -57,7 +57,8 @@ Example:
 
 func (c *prefillCmd) Run(w *cli.World) error {
 	_, err := prefill.Run(w.Ctx, prefill.Options{
-		Dir: c.Dir, Tokens: c.Tokens, Formats: formats(c.Formats), Repeats: c.Repeats, Threads: c.Threads, NoRank: c.NoRank, JSON: c.JSON,
+		Dir: c.Dir, Tokens: c.Tokens, Formats: formats(c.Formats), Repeats: c.Repeats, Threads: c.Threads, NoRank: c.NoRank,
+		JSON: c.JSON,
 	}, w.Stdout)
 	return err
 }

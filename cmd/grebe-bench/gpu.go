@@ -39,7 +39,8 @@ Examples:
 
 func (c *gpuCmd) Run(w *cli.World) error {
 	_, err := gpu.Run(w.Ctx, gpu.Options{
-		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks, NoKernels: c.NoKernels, FP8: c.FP8, Checkpoint: c.Checkpoint, Tune: c.Tune, Rank: c.Rank, JSON: c.JSON, File: c.File,
+		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks,
+		NoKernels: c.NoKernels, FP8: c.FP8, Checkpoint: c.Checkpoint, Tune: c.Tune, Rank: c.Rank, JSON: c.JSON, File: c.File,
 		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap, FixedSplit: c.Fixed},
 	}, w.Stdout)
 	return err

@@ -29,13 +29,15 @@ Example:
 
 func (c *hstuCmd) Run(w *cli.World) error {
 	if len(c.Events) > 0 && slices.Min(c.Events) <= cmp.Or(c.New, hstu.New) {
-		return cli.Usagef("--events: %d: want more than the %d since the last visit (--new)", slices.Min(c.Events), cmp.Or(c.New, hstu.New))
+		return cli.Usagef("--events: %d: want more than the %d since the last visit (--new)", slices.Min(c.Events),
+			cmp.Or(c.New, hstu.New))
 	}
 	if c.New >= hstu.Shortest && len(c.Events) == 0 {
 		return cli.Usagef("--new: %d: want fewer than the shortest history has, %d", c.New, hstu.Shortest)
 	}
 	_, err := hstu.Run(w.Ctx, hstu.Options{
-		Events: c.Events, New: c.New, Candidates: c.Candidates, Items: c.Items, Repeats: c.Repeats, Threads: c.Threads, DType: c.DType, JSON: c.JSON,
+		Events: c.Events, New: c.New, Candidates: c.Candidates, Items: c.Items, Repeats: c.Repeats, Threads: c.Threads,
+		DType: c.DType, JSON: c.JSON,
 	}, w.Stdout)
 	return err
 }

@@ -26,9 +26,10 @@ type importCmd struct {
 }
 
 func (importCmd) Help() string {
-	return `Serves the demo's catalog with several models that keep KV on disk, in a process of its own, on all cores but the last. Ranks and
-sends events at a rate that it can do, alone and beside an import that changes all items: beside it, the P99 of rankings may be 1.2 times
-that alone, nothing is refused, and events are acknowledged within 100 ms. Takes ten minutes or so.
+	return `Serves the demo's catalog with several models that keep KV on disk, in a process of its own, on all cores but
+the last. Ranks and sends events at a rate that it can do, alone and beside an import that changes all items: beside it,
+the P99 of rankings may be 1.2 times that alone, nothing is refused, and events are acknowledged within 100 ms. Takes
+ten minutes or so.
 
 Examples:
 
@@ -69,7 +70,8 @@ func (c *importCmd) Run(w *cli.World) error {
 	}
 	r, err := overload.RunImport(w.Ctx, overload.ImportOptions{
 		Program: program, Config: file, Catalog: string(items), Models: models, Items: c.Items,
-		Window: time.Duration(c.Seconds * float64(time.Second)), Rounds: c.Rounds, Share: c.Share, Events: c.Events, Prefix: c.Prefix, JSON: c.JSON,
+		Window: time.Duration(c.Seconds * float64(time.Second)), Rounds: c.Rounds, Share: c.Share, Events: c.Events,
+		Prefix: c.Prefix, JSON: c.JSON,
 	}, w.Stdout)
 	if err == nil && c.Check && !r.Passed {
 		return cli.ErrReported
@@ -91,6 +93,7 @@ func manyShops(demo string, n int) (settings string, names []string, err error) 
 		names = append(names, fmt.Sprintf("%s-%d", name, i+1))
 		b.WriteString(first + names[i] + "\n" + model)
 	}
-	fmt.Fprintf(&b, "slo_ms: 5000\ncache: {host_memory: %dMiB, disk: %dMiB}\ncatalog: {items: items.ndjson, users: users.ndjson}\n", 256*n, 512*n)
+	fmt.Fprintf(&b, "slo_ms: 5000\ncache: {host_memory: %dMiB, disk: %dMiB}\ncatalog: {items: items.ndjson, users: "+
+		"users.ndjson}\n", 256*n, 512*n)
 	return b.String(), names, nil
 }

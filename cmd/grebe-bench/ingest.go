@@ -13,8 +13,8 @@ type ingestCmd struct {
 }
 
 func (ingestCmd) Help() string {
-	return `Imports generated items from CSV and Parquet, and events from CSV, into an empty folder: once as a dry run, which parses and
-checks, and once durably.
+	return `Imports generated items from CSV and Parquet, and events from CSV, into an empty folder: once as a dry run,
+which parses and checks, and once durably.
 
 Examples:
 

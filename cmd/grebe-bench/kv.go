@@ -18,8 +18,9 @@ type kvCmd struct {
 }
 
 func (kvCmd) Help() string {
-	return `Fills a store of KV with small entries, all of them on disk too, and looks them up: alone, and beside users that are published. Beside
-them, the mean and the median may be twice those alone. Takes about two minutes, 1 GB of memory and 3 GB of disk.
+	return `Fills a store of KV with small entries, all of them on disk too, and looks them up: alone, and beside users
+that are published. Beside them, the mean and the median may be twice those alone. Takes about two minutes, 1 GB of
+memory and 3 GB of disk.
 
 Examples:
 
@@ -29,7 +30,8 @@ Examples:
 
 func (c *kvCmd) Run(w *cli.World) error {
 	r, err := store.Run(w.Ctx, store.Options{
-		Entries: c.Entries, Rate: c.Rate, Window: time.Duration(c.Seconds * float64(time.Second)), Rounds: c.Rounds, Dir: c.Dir, JSON: c.JSON,
+		Entries: c.Entries, Rate: c.Rate, Window: time.Duration(c.Seconds * float64(time.Second)), Rounds: c.Rounds,
+		Dir: c.Dir, JSON: c.JSON,
 	}, w.Stdout)
 	if err == nil && c.Check && !r.Passed {
 		return cli.ErrReported

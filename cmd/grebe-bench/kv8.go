@@ -39,9 +39,9 @@ type kv8Cmd struct {
 }
 
 func (kv8Cmd) Help() string {
-	return `Asks the same questions of two servers that differ in the format of their KV: how far the scores are apart, how alike the
-orders are (Kendall's tau, the first ten), what NDCG changes to, and what both take in memory and time. Without a model it
-measures one of random weights.
+	return `Asks the same questions of two servers that differ in the format of their KV: how far the scores are apart, how
+alike the orders are (Kendall's tau, the first ten), what NDCG changes to, and what both take in memory and time.
+Without a model it measures one of random weights.
 
 Examples:
 
@@ -83,7 +83,8 @@ func (c *kv8Cmd) measure(w *cli.World, tmp string) (*kv8.Report, error) {
 	if len(ways) == 0 {
 		ways = []string{"user", "item", "pointwise"}
 	}
-	e := &measure.Models{Config: c.Config, Checkpoint: c.Checkpoint, Ways: ways, Users: c.Users, ItemsFile: c.ItemsFile, UsersFile: c.UsersFile,
+	e := &measure.Models{Config: c.Config, Checkpoint: c.Checkpoint, Ways: ways, Users: c.Users, ItemsFile: c.ItemsFile,
+		UsersFile:    c.UsersFile,
 		RequestsFile: c.RequestsFile, Device: c.Device, DType: c.DType, Seed: c.Seed, Yes: "yes", No: "no"}
 	data, items, err := e.Data(tmp)
 	if err != nil {
@@ -124,14 +125,16 @@ func (c *kv8Cmd) measure(w *cli.World, tmp string) (*kv8.Report, error) {
 }
 
 // configure is eval's configuration with KV in a format, and a data folder of its own.
-func (c *kv8Cmd) configure(w *cli.World, e *measure.Models, tmp string, d *eval.Data, items, format string) (*config.Config, error) {
+func (c *kv8Cmd) configure(w *cli.World, e *measure.Models, tmp string, d *eval.Data, items,
+	format string) (*config.Config, error) {
 	cfg, err := e.Configure(w, tmp, d, items)
 	if err != nil {
 		return nil, err
 	}
 	cfg.DataDir = filepath.Join(tmp, "data-"+format)
 	// Models of events have no KV in other formats than their products'.
-	if cfg.Models = slices.DeleteFunc(cfg.Models, func(m config.Model) bool { return hstu.Is(m.Path) }); len(cfg.Models) == 0 {
+	if cfg.Models = slices.DeleteFunc(cfg.Models, func(m config.Model) bool { return hstu.Is(m.Path) }); len(
+		cfg.Models) == 0 {
 		return nil, errors.New("no model of the configuration is a decoder")
 	}
 	for i := range cfg.Models {

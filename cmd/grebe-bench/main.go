@@ -51,7 +51,8 @@ type commands struct {
 	Train      trainCmd      `cmd:"" help:"Train the policy that divides memory."`
 }
 
-const description = `grebe-bench measures Grebe on this machine, compares it with other software if installed, and trains the policy that divides memory.
+const description = `grebe-bench measures Grebe on this machine, compares it with other software if installed, and
+trains the policy that divides memory.
 
 Examples:
 

@@ -15,13 +15,15 @@ import (
 func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = cli.Run("grebe-bench", description, &commands{}, args, &cli.World{Ctx: t.Context(), Stdout: &out, Stderr: &errs})
+	code = cli.Run("grebe-bench", description, &commands{}, args,
+		&cli.World{Ctx: t.Context(), Stdout: &out, Stderr: &errs})
 	return out.String(), errs.String(), code
 }
 
 // A value on the command line that makes no sense is refused before anything begins, whichever flag it is.
 func TestFlagsThatMakeNoSense(t *testing.T) {
-	clitest.Senseless(t, "grebe-bench", func() any { return &commands{} }, map[string][]string{"decisions": {"--old=x"}}, 190)
+	clitest.Senseless(t, "grebe-bench", func() any { return &commands{} }, map[string][]string{"decisions": {"--old=x"}},
+		190)
 }
 
 func TestOptionsThatMakeNoSense(t *testing.T) {
@@ -51,7 +53,8 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 
 // Each command has help with an example.
 func TestHelp(t *testing.T) {
-	for _, name := range strings.Fields("gemm gpu prefill hstu rank assemble beam catalog cache allocator embed kv8 blend prototypes tiers " +
+	for _, name := range strings.Fields("gemm gpu prefill hstu rank assemble beam catalog cache allocator embed kv8 " +
+		"blend prototypes tiers " +
 		"overload ahead budget import serve kv peer replay rows sim-check decisions train") {
 		if out, errs, code := command(t, name, "--help"); code != cli.Done || !strings.Contains(out, "grebe-bench "+name) {
 			t.Errorf("%s: exit code %d\n%s%s", name, code, out, errs)

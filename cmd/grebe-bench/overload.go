@@ -21,9 +21,10 @@ type overloadCmd struct {
 }
 
 func (overloadCmd) Help() string {
-	return `Serves the demo in a process of its own, on all cores but the last, and asks it for more than it can do: at most 1 % of the
-answers may be late, and goodput stays at 85 % of the capacity (75 % above three times). Then keeps connections waiting in every
-way that a client can: the P99 of another client may be 1.5 times that of an idle server. Takes about eight minutes.
+	return `Serves the demo in a process of its own, on all cores but the last, and asks it for more than it can do: at
+most 1 % of the answers may be late, and goodput stays at 85 % of the capacity (75 % above three times). Then keeps
+connections waiting in every way that a client can: the P99 of another client may be 1.5 times that of an idle server.
+Takes about eight minutes.
 
 Examples:
 

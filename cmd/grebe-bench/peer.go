@@ -17,8 +17,9 @@ type peerCmd struct {
 }
 
 func (peerCmd) Help() string {
-	return `Moves blocks of KV between two nodes in this process, over the loopback: with and without TLS, and with checksums that the sender knows
-or computes. Plain TCP moves the same bytes beside it. Fetches without TLS have to reach 0.7 times its rate.
+	return `Moves blocks of KV between two nodes in this process, over the loopback: with and without TLS, and with
+checksums that the sender knows or computes. Plain TCP moves the same bytes beside it. Fetches without TLS have to reach
+0.7 times its rate.
 
 Examples:
 
@@ -28,7 +29,8 @@ Examples:
 
 func (c *peerCmd) Run(w *cli.World) error {
 	r, err := peer.Run(w.Ctx, peer.Options{
-		Block: c.Block, Blocks: c.Blocks, Window: time.Duration(c.Millis * float64(time.Millisecond)), Rounds: c.Rounds, JSON: c.JSON,
+		Block: c.Block, Blocks: c.Blocks, Window: time.Duration(c.Millis * float64(time.Millisecond)), Rounds: c.Rounds,
+		JSON: c.JSON,
 	}, w.Stdout)
 	if err == nil && c.Check && !r.Passed {
 		return cli.ErrReported

@@ -20,8 +20,9 @@ type placeCmd struct {
 }
 
 func (placeCmd) Help() string {
-	return `Cuts catalogs so that items lie together that are requested together. beauty and quality compare with METIS where gpmetis is
-installed (Debian: metis). The generated graphs have power-law degrees, communities of 1,000 items and categories of 100,000.
+	return `Cuts catalogs so that items lie together that are requested together. beauty and quality compare with METIS
+where gpmetis is installed (Debian: metis). The generated graphs have power-law degrees, communities of 1,000 items and
+categories of 100,000.
 
 Examples:
 
@@ -30,7 +31,8 @@ Examples:
 }
 
 func (c *placeCmd) Run(w *cli.World) error {
-	o := place.Options{Parts: c.Parts, Data: c.Data, Items: c.Items, Edges: c.Edges, Quality: c.Quality, Nodes: c.Nodes, Slots: c.Slots,
+	o := place.Options{Parts: c.Parts, Data: c.Data, Items: c.Items, Edges: c.Edges, Quality: c.Quality, Nodes: c.Nodes,
+		Slots:  c.Slots,
 		Passes: c.Passes, Metis: c.Metis, Seed: c.Seed, JSON: c.JSON}
 	var bar *cli.RequestBar
 	unit := ""

@@ -31,9 +31,10 @@ type profileCmd struct {
 }
 
 func (profileCmd) Help() string {
-	return `Measures batches of random weights on this machine's device and fits what grebe sim predicts with: milliseconds of a batch by its
-rows, keys, segments and cached tokens, and the bandwidth from host memory. A server with the demo's model shows how much slower
-batches are there, and the time of its work outside of batches. It writes LABEL-MODEL.json for each model and the samples of all.
+	return `Measures batches of random weights on this machine's device and fits what grebe sim predicts with: milliseconds
+of a batch by its rows, keys, segments and cached tokens, and the bandwidth from host memory. A server with the demo's
+model shows how much slower batches are there, and the time of its work outside of batches. It writes LABEL-MODEL.json
+for each model and the samples of all.
 
 Models: ` + strings.Join(profile.Names(), ", ") + `
 
@@ -62,7 +63,8 @@ func (c *profileCmd) Run(w *cli.World) error {
 	}
 	fmt.Fprintln(w.Stdout, d.Name())
 	reports, err := profile.Run(w.Ctx, profile.Options{
-		Device: d, Label: c.Label, Models: c.Models, Repeats: c.Repeats, Passes: c.Passes, Longest: c.Longest, Budget: c.Budget, Seed: c.Seed,
+		Device: d, Label: c.Label, Models: c.Models, Repeats: c.Repeats, Passes: c.Passes, Longest: c.Longest,
+		Budget: c.Budget, Seed: c.Seed,
 		Program: program, Settings: c.settings(),
 		Command: "grebe-bench " + strings.Join(os.Args[1:], " "),
 		Log:     func(format string, args ...any) { fmt.Fprintf(w.Stdout, format, args...) },
@@ -75,7 +77,8 @@ func (c *profileCmd) Run(w *cli.World) error {
 
 // settings are those of a server on the same device.
 func (c *profileCmd) settings() []drive.Setting {
-	out := []drive.Setting{{Key: "device", Value: map[string]string{"cpu": "cpu", "gpu": "cuda", "none": fmt.Sprintf("none:%v+%v", noneBatch, noneToken)}[c.Device]}}
+	out := []drive.Setting{{Key: "device", Value: map[string]string{
+		"cpu": "cpu", "gpu": "cuda", "none": fmt.Sprintf("none:%v+%v", noneBatch, noneToken)}[c.Device]}}
 	if c.Threads > 0 {
 		out = append(out, drive.Setting{Key: "threads", Value: fmt.Sprint(c.Threads)})
 	}

@@ -48,9 +48,9 @@ type prototypesCmd struct {
 }
 
 func (prototypesCmd) Help() string {
-	return `Makes a pool of prototypes of some users' histories and looks up those of others: how many of their tokens have a prototype,
-how far its keys and values are from the true ones, layer by layer, beside those of the same token in any context; whether drift
-says how far; and how fast and how well lookups find the nearest.
+	return `Makes a pool of prototypes of some users' histories and looks up those of others: how many of their tokens have
+a prototype, how far its keys and values are from the true ones, layer by layer, beside those of the same token in any
+context; whether drift says how far; and how fast and how well lookups find the nearest.
 
 Examples:
 
@@ -102,8 +102,9 @@ func (c *prototypesCmd) measure(w *cli.World, tmp string, size int64) (*benchpro
 	}
 	bar := index.NewBar(w.Stderr, w.Terminal)
 	defer bar.End()
-	o := &benchproto.Options{Cache: m.Cache, Do: m.Runner.Do, File: filepath.Join(tmp, "pool.proto"), Preamble: len(m.Prompt.Preamble()),
-		Threads: c.Threads, Most: c.Many, ManyFile: c.ManyFile, Seed: c.Seed}
+	o := &benchproto.Options{Cache: m.Cache, Do: m.Runner.Do, File: filepath.Join(tmp, "pool.proto"),
+		Preamble: len(m.Prompt.Preamble()),
+		Threads:  c.Threads, Most: c.Many, ManyFile: c.ManyFile, Seed: c.Seed}
 	if o.Threads < 1 {
 		o.Threads = runtime.GOMAXPROCS(0)
 	}

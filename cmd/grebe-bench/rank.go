@@ -57,9 +57,11 @@ Example:
 
 func (c *rankCmd) Run(w *cli.World) error {
 	o := rank.Options{
-		Workloads: c.Workloads, Policies: c.Policies, CachePolicies: c.CachePolicies, Requests: c.Requests, Warmup: c.Warmup, DryWarmup: c.DryWarmup,
+		Workloads: c.Workloads, Policies: c.Policies, CachePolicies: c.CachePolicies, Requests: c.Requests, Warmup: c.Warmup,
+		DryWarmup:  c.DryWarmup,
 		SearchTime: c.SearchTime, Repeats: c.Repeats, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
-		Sweep: c.Sweep, Count: c.Count || c.Cells, Starts: c.Start, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
+		Sweep: c.Sweep, Count: c.Count || c.Cells, Starts: c.Start, Clients: c.Clients, Open: c.Open, Search: c.Search,
+		SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
 		Dir: c.Dir, Format: c.Format, Device: c.Device, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON, Progress: w.Stderr,
 	}
 	switch {

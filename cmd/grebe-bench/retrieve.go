@@ -18,8 +18,8 @@ type retrieveCmd struct {
 }
 
 func (retrieveCmd) Help() string {
-	return `The vectors are random, and are compared with the time of reading as many bytes. Each search is timed from the call to
-its results in the host's memory.
+	return `The vectors are random, and are compared with the time of reading as many bytes. Each search is timed from the
+call to its results in the host's memory.
 
 Example:
 

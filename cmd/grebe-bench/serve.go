@@ -53,7 +53,8 @@ Examples:
 
 func (c *serveCmd) Run(w *cli.World) error {
 	if c.Make != "" {
-		name, err := serving.Make(c.Make, serving.Files{Shape: c.Shape, Rank: c.Ranker, Items: c.Items, Codes: c.Codes, Users: c.Users, Memory: c.Memory, Seed: c.Seed})
+		name, err := serving.Make(c.Make, serving.Files{
+			Shape: c.Shape, Rank: c.Ranker, Items: c.Items, Codes: c.Codes, Users: c.Users, Memory: c.Memory, Seed: c.Seed})
 		if err == nil {
 			fmt.Fprintf(w.Stdout, "grebe serve -c %s\n", name)
 		}
@@ -63,7 +64,8 @@ func (c *serveCmd) Run(w *cli.World) error {
 		return cli.Usagef("nothing to do: give --rates, --clients or --make")
 	}
 	loops, err := serving.Run(w.Ctx, serving.Options{
-		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Filter: c.Filter, Candidates: c.Rank, Rates: c.Rates, Clients: c.Clients,
+		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Filter: c.Filter, Candidates: c.Rank,
+		Rates: c.Rates, Clients: c.Clients,
 		Length: c.Length, Warmup: c.Warmup, SLO: c.SLO, Seed: c.Seed,
 	})
 	if err != nil {
@@ -94,14 +96,16 @@ func (c *serveCmd) write(loops []serving.Loop) error {
 
 func printLoops(w io.Writer, loops []serving.Loop) error {
 	t := report.Table(w)
-	fmt.Fprintln(t, "\twidth\trequests\tanswered/s\twithin SLO\tsustained\tP50 ms\tP99 ms\tlag P99\tcomputed\tcached\terrors\t")
+	fmt.Fprintln(t, "\twidth\trequests\tanswered/s\twithin SLO\tsustained\tP50 ms\tP99 ms\tlag "+
+		"P99\tcomputed\tcached\terrors\t")
 	for i := range loops {
 		l := &loops[i]
 		sustained := map[bool]string{true: "yes", false: "no"}[l.Sustained]
 		if l.Clients > 0 {
 			sustained = "–"
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%.2f %%\t%s\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t%v\t\n", l.Name, l.Width, l.Requests, l.Throughput, 100*l.Within,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%.2f %%\t%s\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t%v\t\n", l.Name, l.Width, l.Requests,
+			l.Throughput, 100*l.Within,
 			sustained, l.Latency.P50, l.Latency.P99, l.Lag.P99, l.Computed, l.Cached, l.Errors)
 	}
 	return t.Flush()

@@ -25,15 +25,16 @@ type simCheckCmd struct {
 }
 
 func (simCheckCmd) Help() string {
-	return `Checks how well grebe sim predicts a server. It fits a profile to this machine's device, as grebe-bench profile does, starts a
-server with the model and sends rankings at random times: customers of the shop come back with longer histories. Then it
-gives the same requests at the same times to one simulated node whose batches take as long as the profile predicts, and compares
-throughput, refusals, reused tokens and latencies. Both begin with an empty cache.
+	return `Checks how well grebe sim predicts a server. It fits a profile to this machine's device, as grebe-bench profile
+does, starts a server with the model and sends rankings at random times: customers of the shop come back with longer
+histories. Then it gives the same requests at the same times to one simulated node whose batches take as long as the
+profile predicts, and compares throughput, refusals, reused tokens and latencies. Both begin with an empty cache.
 
-With --nodes 1,3 it also compares a cluster of three with three simulated nodes, and says how much less each request computes than on
-one node. The device none lets several nodes share a machine: it waits as long as a batch would take.
+With --nodes 1,3 it also compares a cluster of three with three simulated nodes, and says how much less each request
+computes than on one node. The device none lets several nodes share a machine: it waits as long as a batch would take.
 
-With --where it also shows where a difference is: each batch of the server beside what the profile predicts for that batch.
+With --where it also shows where a difference is: each batch of the server beside what the profile predicts for that
+batch.
 
 Run it on a machine that does nothing else.
 
@@ -52,7 +53,8 @@ func (c *simCheckCmd) Run(w *cli.World) error {
 	}
 	device := profileCmd{Device: c.Device, Threads: c.Threads}
 	r, err := simcheck.Run(w.Ctx, simcheck.Options{
-		Program: program, Device: c.Device, Model: c.Model, Profile: c.Profile, Settings: device.settings(), Open: device.open,
+		Program: program, Device: c.Device, Model: c.Model, Profile: c.Profile, Settings: device.settings(),
+		Open:  device.open,
 		Nodes: c.Nodes, Shares: c.Shares, Length: c.Length,
 		Deadline: c.Deadline, Candidates: c.Candidates, Where: c.Where, Seed: c.Seed, JSON: c.JSON, Progress: w.Stderr,
 	}, w.Stdout)

@@ -22,13 +22,13 @@ type simPaperCmd struct {
 }
 
 func (simPaperCmd) Help() string {
-	return `Repeats the papers' cluster experiments in virtual time, on assumptions that were written down before the first run
-(bench/simpaper/assumptions), and prints the papers' values, the simulator's, and their difference.
+	return `Repeats the papers' cluster experiments in virtual time, on assumptions that were written down before the first
+run (bench/simpaper/assumptions), and prints the papers' values, the simulator's, and their difference.
 
 Experiments: ` + strings.Join(simpaper.Names(), ", ") + `
 
-Better compares each paper's router with the one that predicts milliseconds on that paper's workload: P99 at equal load, and the highest
-rate within the SLO, with paired intervals over seeds. Experiments behind it choose workloads.
+Better compares each paper's router with the one that predicts milliseconds on that paper's workload: P99 at equal load,
+and the highest rate within the SLO, with paired intervals over seeds. Experiments behind it choose workloads.
 
 Examples:
 

@@ -23,10 +23,10 @@ type simReplayCmd struct {
 }
 
 func (simReplayCmd) Help() string {
-	return `The simulator (grebe sim) makes a node of the code that a server decides with. This command checks that both decide
-the same. It gives one node the outside events of a recorded server: requests, when they came, and how long batches took. It
-compares each decision of the node with the server's: prefix orders, what is reused, batches, refusals, published and evicted
-KV. It fails if one differs.
+	return `The simulator (grebe sim) makes a node of the code that a server decides with. This command checks that both
+decide the same. It gives one node the outside events of a recorded server: requests, when they came, and how long
+batches took. It compares each decision of the node with the server's: prefix orders, what is reused, batches, refusals,
+published and evicted KV. It fails if one differs.
 
 The server must have one worker and no disk, and rank for users with an id. --record starts such a server on the demo's
 models and sends it more requests than it can answer.

@@ -21,9 +21,9 @@ type tiersCmd struct {
 }
 
 func (tiersCmd) Help() string {
-	return `Checks that logits do not depend on where cached KV lies. KV on the device, in host memory and on disk gives the logits of a
-prompt that is computed as a whole: up to the rounding of bf16 on a GPU, to the bit on a CPU. Models are small, with random
-weights. It fails if a check does not pass.
+	return `Checks that logits do not depend on where cached KV lies. KV on the device, in host memory and on disk gives
+the logits of a prompt that is computed as a whole: up to the rounding of bf16 on a GPU, to the bit on a CPU. Models are
+small, with random weights. It fails if a check does not pass.
 
 Examples:
 

@@ -28,8 +28,9 @@ type trainAllocatorCmd struct {
 }
 
 func (trainAllocatorCmd) Help() string {
-	return `Trains offline, in virtual time, on workloads of the family of "grebe-bench allocator", not on those themselves. Without
-options it gives the policy that the binary carries, byte for byte on the same architecture. Takes minutes.
+	return `Trains offline, in virtual time, on workloads of the family of "grebe-bench allocator", not on those
+themselves. Without options it gives the policy that the binary carries, byte for byte on the same architecture. Takes
+minutes.
 
 Example:
 
@@ -44,7 +45,8 @@ func (c *trainAllocatorCmd) Run(w *cli.World) error {
 		}
 		return c.write(w, c.Predictors, p)
 	}
-	policy, err := allocator.Train(w.Ctx, allocator.TrainOptions{Rounds: c.Rounds, Episodes: c.Episodes, Seed: c.Seed}, w.Stderr)
+	policy, err := allocator.Train(w.Ctx, allocator.TrainOptions{Rounds: c.Rounds, Episodes: c.Episodes, Seed: c.Seed},
+		w.Stderr)
 	if err != nil {
 		return err
 	}

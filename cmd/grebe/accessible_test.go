@@ -49,18 +49,21 @@ func axeFaults(found *[]string) chromedp.Action {
 			}
 		}
 		var wrong []string
-		err := chromedp.Evaluate(ask, &wrong, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }).Do(ctx)
+		err := chromedp.Evaluate(ask, &wrong, func(p *runtime.EvaluateParams) *runtime.EvaluateParams {
+			return p.WithAwaitPromise(true)
+		}).Do(ctx)
 		*found = append(*found, wrong...)
 		return err
 	})
 }
 
 // named are the roles of elements that a screen reader must be able to name.
-var named = []string{"button", "checkbox", "combobox", "image", "link", "listbox", "meter", "region", "searchbox", "spinbutton",
+var named = []string{"button", "checkbox", "combobox", "image", "link", "listbox", "meter", "region", "searchbox",
+	"spinbutton",
 	"tab", "tablist", "tabpanel", "textbox"}
 
-// faults appends what is wrong with the page that the browser shows: names that the browser computes for screen readers,
-// and what accessible.js finds.
+// faults appends what is wrong with the page that the browser shows: names that the browser computes for screen
+// readers, and what accessible.js finds.
 func faults(found *[]string) chromedp.Action {
 	return chromedp.ActionFunc(func(ctx context.Context) error {
 		var wrong []string
@@ -119,7 +122,8 @@ func everyLook(view string, found *[]string) chromedp.Action {
 }
 
 func themed(scheme string) chromedp.Action {
-	return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}})
+	return emulation.SetEmulatedMedia().WithFeatures(
+		[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}})
 }
 
 // The page shows what happened before it was opened. That view and the Fleet page can be used by everybody; the others
@@ -133,10 +137,13 @@ func TestDashboardRemembers(t *testing.T) {
 	var found []string
 	err := chromedp.Run(ctx,
 		chromedp.Navigate(home+"/"),
-		chromedp.Poll(`document.querySelector("#state").textContent === "ready" && !document.querySelector("#span-form").hidden`, nil, patient),
+		chromedp.Poll(
+			`document.querySelector("#state").textContent === "ready" && !document.querySelector("#span-form").hidden`, nil,
+			patient),
 		// Nobody asks while the page is open: what the chart shows happened before.
 		chromedp.Poll(`[...document.querySelectorAll("#charts figure")].some(
-			f => f.textContent.startsWith("Requests per second") && f.querySelector(".key").textContent.includes("rank"))`, nil, patient),
+			f => f.textContent.startsWith("Requests per second") && f.querySelector(".key").textContent.includes("rank"))`, nil,
+			patient),
 		everyLook("live", &found),
 		chromedp.Click("#tab-fleet"), chromedp.WaitVisible("#fleet .node"),
 		chromedp.Poll(`document.querySelectorAll("#fleet-charts path.area").length > 0`, nil, patient),
@@ -236,8 +243,10 @@ func TestAccessibilityChecksFindMistakes(t *testing.T) {
 		{"two titles", `<h1>second</h1>`, "h1"},
 		{"an id twice", `<p id="state">x</p>`, "id state"},
 		{"a reference to nothing", `<p aria-labelledby="nowhere">x</p>`, "nowhere"},
-		{"a box that only a mouse scrolls", `<div style="overflow: auto; height: 20px"><p>a<br>b<br>c<br>d</p></div>`, "keyboard"},
-		{"a small button", `<button style="min-height: 0; padding: 0; width: 9px; height: 9px; font-size: 6px">x</button>`, "pixels"},
+		{"a box that only a mouse scrolls", `<div style="overflow: auto; height: 20px"><p>a<br>b<br>c<br>d</p></div>`,
+			"keyboard"},
+		{"a small button", `<button style="min-height: 0; padding: 0; width: 9px; height: 9px; font-size: 6px">x</button>`,
+			"pixels"},
 		{"wider than the window", `<div style="width: 3000px">x</div>`, "wider"},
 		{"a table without heads", `<table><tr><td>x</td></tr></table>`, "head"},
 		{"an order of its own", `<button tabindex="3">x</button>`, "tabindex"},

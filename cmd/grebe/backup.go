@@ -20,8 +20,8 @@ type backupCmd struct {
 }
 
 func (backupCmd) Help() string {
-	return `Copies a running server's items and users, the versions of its catalog with the activated ones, and its tables of
-embeddings, all as they are at one moment. Requests are answered meanwhile. KV is left out: it is computed again.
+	return `Copies a running server's items and users, the versions of its catalog with the activated ones, and its tables
+of embeddings, all as they are at one moment. Requests are answered meanwhile. KV is left out: it is computed again.
 
 The folder gets its name when all of it is on disk. Until then it ends in .part. After an interruption run the
 command again: it begins anew. Where the server has keys, the role is admin; its admin listener asks for none.
@@ -58,7 +58,8 @@ func (c *backupCmd) Run(w *cli.World) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("%w (the role is admin: --key-file FILE or GREBE_API_KEY; or ask the admin listener)", refused(resp))
+		return fmt.Errorf("%w (the role is admin: --key-file FILE or GREBE_API_KEY; or ask the admin listener)",
+			refused(resp))
 	default:
 		return refused(resp)
 	}
@@ -98,8 +99,9 @@ type restoreCmd struct {
 }
 
 func (restoreCmd) Help() string {
-	return `Checks the backup, then makes a server's data_dir of it. The server must not be running. A damaged or incomplete
-backup changes nothing. After an interruption run the command again; no server starts on the data_dir before that.
+	return `Checks the backup, then makes a server's data_dir of it. The server must not be running. A damaged or
+incomplete backup changes nothing. After an interruption run the command again; no server starts on the data_dir before
+that.
 
 For a cluster, restore the same backup into the data_dir of each node, however many there are, and give the cluster a
 name that its coordinator does not know, or a new coordinator.

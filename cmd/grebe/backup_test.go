@@ -234,7 +234,8 @@ func TestKilledBackup(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(data, "restoring"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, errs, code := grebe(t, "serve", "-c", config, "--data-dir", data, "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=")
+	_, errs, code := grebe(t, "serve", "-c", config, "--data-dir", data, "--listen", "127.0.0.1:0", "--admin-listen=",
+		"--grpc-listen=")
 	if code != cli.Failed || !strings.Contains(errs, "grebe restore") {
 		t.Errorf("a server starts on a data_dir that is being restored: %d, %s", code, errs)
 	}

@@ -49,8 +49,8 @@ type batchFlags struct {
 }
 
 func (batchFlags) Help() string {
-	return `The server answers the requests in order, in the time that other requests leave. The file of answers has one line
-per request: the answer without times and usage, or an error. It is there when all of it is.
+	return `The server answers the requests in order, in the time that other requests leave. The file of answers has one
+line per request: the answer without times and usage, or an error. It is there when all of it is.
 
 After an interruption of the command or of the server run the same command again: it goes on where it was. Ctrl-C
 leaves the batch on the server, and names it.
@@ -124,7 +124,8 @@ func (c *batchFlags) state(op string) (*batchState, error) {
 	}
 	s := &batchState{ID: rand.Text(), Digest: hex.EncodeToString(h.Sum(nil))}
 	var old batchState
-	if data, err := os.ReadFile(c.Out + ".batch"); err == nil && json.Unmarshal(data, &old) == nil && old.Digest == s.Digest {
+	if data, err := os.ReadFile(c.Out + ".batch"); err == nil && json.Unmarshal(data, &old) == nil &&
+		old.Digest == s.Digest {
 		return &old, nil
 	}
 	return s, durable.WriteFile(c.Out+".batch", func(w io.Writer) error { return json.NewEncoder(w).Encode(s) })

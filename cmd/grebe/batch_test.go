@@ -27,7 +27,9 @@ func TestKilledBatch(t *testing.T) {
 		case i == 8:
 			fmt.Fprintln(&lines, `{"user":{"id":"ana"},"prefix":"user","candidates":[{"id":"nobody has this"}]}`)
 		default:
-			fmt.Fprintf(&lines, `{"user":{"id":"ana"},"prefix":"user","request_id":"r%d","candidates":[{"id":"i%d"},{"id":"i%d"}]}`+"\n", i, 1+i%40, 41+i%7)
+			fmt.Fprintf(&lines,
+				`{"user":{"id":"ana"},"prefix":"user","request_id":"r%d","candidates":[{"id":"i%d"},{"id":"i%d"}]}`+"\n", i, 1+i%40,
+				41+i%7)
 		}
 	}
 	in := filepath.Join(dir, "requests.ndjson")
@@ -36,7 +38,8 @@ func TestKilledBatch(t *testing.T) {
 	}
 	listen := freeAddress(t)
 	serve := func(data string) *crashServer {
-		return startServer(t, filepath.Join(demoData, demo.ConfigFile), "--data-dir", filepath.Join(dir, data), "--listen", listen, "--slo-ms", "60000")
+		return startServer(t, filepath.Join(demoData, demo.ConfigFile), "--data-dir", filepath.Join(dir, data),
+			"--listen", listen, "--slo-ms", "60000")
 	}
 	batch := func(out string) string {
 		if said, errs, code := grebe(t, "batch", "rank", in, "--out", out, "--server", "http://"+listen); code != cli.Done {
@@ -58,7 +61,8 @@ func TestKilledBatch(t *testing.T) {
 		t.Fatalf("%d answers to 150 requests", len(got))
 	}
 	for i, line := range got {
-		if bad := i == 7 || i == 8; bad != strings.HasPrefix(line, `{"error"`) || !bad && !strings.Contains(line, fmt.Sprintf(`"request_id":"r%d"`, i)) {
+		if bad := i == 7 || i == 8; bad != strings.HasPrefix(line, `{"error"`) ||
+			!bad && !strings.Contains(line, fmt.Sprintf(`"request_id":"r%d"`, i)) {
 			t.Errorf("the answer to request %d is %s", i, line)
 		}
 	}
@@ -83,7 +87,8 @@ func TestKilledBatch(t *testing.T) {
 		method, path string
 		status       int
 	}{
-		{"POST", "/v1/batches?op=fly", 400}, {"POST", "/v1/batches?op=rank&id=short", 400}, {"GET", "/v1/batches/absent", 404},
+		{"POST", "/v1/batches?op=fly", 400}, {"POST", "/v1/batches?op=rank&id=short", 400},
+		{"GET", "/v1/batches/absent", 404},
 		{"GET", "/v1/batches/absent/results", 404}, {"DELETE", "/v1/batches/absent", 404},
 	} {
 		req, err := http.NewRequest(c.method, s.url+c.path, nil)

@@ -68,7 +68,8 @@ func (c *chaos) client(ctx context.Context, number int) {
 	}
 }
 
-// ask sends a request to the server and says whether it was answered; what may have gone wrong without a fault is counted.
+// ask sends a request to the server and says whether it was answered; what may have gone wrong without a fault is
+// counted.
 func (k *chaosClient) ask(ctx context.Context, method, path string, body any, fine ...int) (int, []byte, bool) {
 	ends := k.ends.Load()
 	code, data, err := k.send(ctx, method, "http://"+k.addr+path, body)
@@ -86,7 +87,8 @@ func (k *chaosClient) ask(ctx context.Context, method, path string, body any, fi
 	case code == http.StatusServiceUnavailable && (dying || k.full.Load()):
 		k.count(op + " 503")
 		return code, data, false
-	case code == http.StatusBadRequest && k.pins.Load() != k.drew: // an item that the version in use since then does not have
+	case code == http.StatusBadRequest && k.pins.Load() != k.drew:
+		// an item that the version in use since then does not have
 		k.count(op + " of another version")
 		return code, data, false
 	case !slices.Contains(fine, code):
@@ -99,7 +101,8 @@ func (k *chaosClient) ask(ctx context.Context, method, path string, body any, fi
 }
 
 func (k *chaosClient) text(n int) string {
-	words := strings.Fields("running camping swimming baking gardening cycling tent lamp jug flour boots rope stove books birds boats things that last made by hand")
+	words := strings.Fields("running camping swimming baking gardening cycling tent lamp jug flour boots rope stove " +
+		"books birds boats things that last made by hand")
 	out := make([]string, n)
 	for i := range out {
 		out[i] = words[k.r.IntN(len(words))]
@@ -176,7 +179,8 @@ func (k *chaosClient) whom() (named, whole object) {
 		u := object{"id": []string{"kaya", "rosa", "grace", "jonas", "hugo", "dario"}[k.r.IntN(6)]}
 		return u, u
 	case 1:
-		u := object{"text": "Ben is into camping. " + strings.Repeat("Likes tents. ", k.r.IntN(80)) + k.text(k.r.IntN(20)), "events": []any{object{"item": "i00007", "time": 5, "action": 1}}}
+		u := object{"text": "Ben is into camping. " + strings.Repeat("Likes tents. ", k.r.IntN(80)) + k.text(k.r.IntN(20)),
+			"events": []any{object{"item": "i00007", "time": 5, "action": 1}}}
 		return u, u
 	}
 	u := k.users[k.r.IntN(len(k.users))]
@@ -314,7 +318,8 @@ func (k *chaosClient) same(path string, body, whole object, got json.RawMessage)
 func (k *chaosClient) recommend() {
 	model := []string{"shop", "shop", "shop-hstu"}[k.r.IntN(3)]
 	user, wholeUser := k.whom()
-	body := object{"model": model, "user": user, "n": 1 + k.r.IntN(12), "beam_width": 1 + k.r.IntN(40), "exclude_seen": k.r.IntN(2) == 0}
+	body := object{"model": model, "user": user, "n": 1 + k.r.IntN(12), "beam_width": 1 + k.r.IntN(40),
+		"exclude_seen": k.r.IntN(2) == 0}
 	if k.r.IntN(3) == 0 {
 		body["filter"] = object{"department": []string{"Camping", "Kitchen"}}
 	}
@@ -365,7 +370,8 @@ func (k *chaosClient) once(key string, got json.RawMessage) {
 }
 
 func (k *chaosClient) score() {
-	body := object{"model": []string{"shop", "shop-pointwise"}[k.r.IntN(2)], "query": "Ada likes " + k.text(k.r.IntN(30)), "items": []string{k.text(3), k.text(9)},
+	body := object{"model": []string{"shop", "shop-pointwise"}[k.r.IntN(2)], "query": "Ada likes " + k.text(k.r.IntN(30)),
+		"items":           []string{k.text(3), k.text(9)},
 		"label_token_ids": []int{5, 9, 400}, "apply_softmax": k.r.IntN(2) == 0, "item_first": k.r.IntN(2) == 0}
 	code, data, ok := k.ask(context.Background(), "POST", "/v1/score", body, 200)
 	var a apptest.Answer
@@ -375,7 +381,8 @@ func (k *chaosClient) score() {
 }
 
 func (k *chaosClient) rerank() {
-	body := object{"model": "shop-pointwise", "query": "Ada likes " + k.text(k.r.IntN(30)), "documents": []string{k.text(3), k.text(9), k.text(1)}}
+	body := object{"model": "shop-pointwise", "query": "Ada likes " + k.text(k.r.IntN(30)),
+		"documents": []string{k.text(3), k.text(9), k.text(1)}}
 	code, data, ok := k.ask(context.Background(), "POST", "/v1/rerank", body, 200)
 	var a apptest.Answer
 	if ok && code == 200 && json.Unmarshal(data, &a) == nil {
@@ -395,7 +402,8 @@ func (k *chaosClient) slowly(body object) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
 	data, _ := json.Marshal(body)
-	fmt.Fprintf(conn, "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(data))
+	fmt.Fprintf(conn, "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+
+		"%d\r\n\r\n", len(data))
 	for len(data) > 0 && k.r.IntN(60) > 0 {
 		n := min(len(data), 1+k.r.IntN(40))
 		if _, err := conn.Write(data[:n]); err != nil {

@@ -26,14 +26,16 @@ import (
 	"grebe/internal/cli"
 )
 
-// TestChaos is a month of production in minutes: a server with far too little memory and a small disk tier is asked everything at
-// once by clients that change what they own, go away, read slowly and are in a hurry, while an operator reloads models, goes back
-// and forth between versions of the catalog, damages the cache's files, fills the disk, stops the server and kills it. Every
-// answer has to be the one that a server without caches gives for the same user, items and checkpoint, bit for bit; the accounts
-// have to add up; nothing may leak, and nothing may be logged as an error that is none.
+// TestChaos is a month of production in minutes: a server with far too little memory and a small disk tier is asked
+// everything at once by clients that change what they own, go away, read slowly and are in a hurry, while an operator
+// reloads models, goes back and forth between versions of the catalog, damages the cache's files, fills the disk, stops
+// the server and kills it. Every answer has to be the one that a server without caches gives for the same user, items
+// and checkpoint, bit for bit; the accounts have to add up; nothing may leak, and nothing may be logged as an error
+// that is none.
 //
-// GREBE_CHAOS says how long, GREBE_CHAOS_SEED which of some configurations and what happens when, GREBE_BINARY names a binary that was built with -race, GREBE_CHAOS_DIR a folder for the data on a file
-// system of its own, small enough to be filled.
+// GREBE_CHAOS says how long, GREBE_CHAOS_SEED which of some configurations and what happens when, GREBE_BINARY names a
+// binary that was built with -race, GREBE_CHAOS_DIR a folder for the data on a file system of its own, small enough to
+// be filled.
 func TestChaos(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("GREBE_CHAOS"))
 	if err != nil {
@@ -93,7 +95,8 @@ type life struct{ asked, unsure, tokens int }
 
 func newChaos(t *testing.T) *chaos {
 	dir := t.TempDir()
-	c := &chaos{T: t, dir: dir, data: os.Getenv("GREBE_CHAOS_DIR"), addr: apptest.FreeAddress(t), admin: apptest.FreeAddress(t),
+	c := &chaos{T: t, dir: dir, data: os.Getenv("GREBE_CHAOS_DIR"), addr: apptest.FreeAddress(t),
+		admin:  apptest.FreeAddress(t),
 		counts: map[string]int{}, made: map[string][]string{}}
 	c.seed, _ = strconv.ParseUint(os.Getenv("GREBE_CHAOS_SEED"), 10, 64)
 	c.rand = rand.New(rand.NewPCG(1, c.seed))
@@ -122,7 +125,8 @@ echo 'catalog: {items: items.ndjson, users: users.ndjson}' >> plain.yaml`, c.dat
 	if out, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if out, errs, code := grebe(t, "index", "-c", filepath.Join(dir, "index.yaml"), "--model", "shop", "--prototypes", "--prototype-least", "1"); code != cli.Done {
+	if out, errs, code := grebe(t, "index", "-c", filepath.Join(dir, "index.yaml"), "--model", "shop", "--prototypes",
+		"--prototype-least", "1"); code != cli.Done {
 		t.Fatalf("index: %s%s", out, errs)
 	}
 	for line := range bytes.Lines(must(os.ReadFile(filepath.Join(dir, "users.ndjson")))) {
@@ -132,7 +136,8 @@ echo 'catalog: {items: items.ndjson, users: users.ndjson}' >> plain.yaml`, c.dat
 		}
 		c.tale = append(c.tale, u.Text)
 	}
-	plain := start(t, append([]string{"serve", "-c", filepath.Join(dir, "plain.yaml"), "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=",
+	plain := start(t, append([]string{"serve", "-c", filepath.Join(dir, "plain.yaml"), "--listen", "127.0.0.1:0",
+		"--admin-listen=", "--grpc-listen=",
 		"--data-dir", t.TempDir(), "--slo-ms", "60000", "--device", "cpu"}, c.set(3)...)...)
 	c.plain = plain.http
 	return c
@@ -143,8 +148,10 @@ func (c *chaos) start() {
 	c.Helper()
 	c.gate.Lock()
 	defer c.gate.Unlock()
-	args := append([]string{"serve", "-c", filepath.Join(c.dir, "chaos.yaml"), "--listen", c.addr, "--admin-listen", c.admin, "--grpc-listen=",
-		"--data-dir", c.data, "--slo-ms", "30000", "--device", "cpu", "--log-format", "json", "--set", "reload.trial_ms=500", "--set", "limits.shutdown_ms=5000"}, append(c.set(2), flags(append(c.own, "catalog.versions=200"))...)...)
+	args := append([]string{"serve", "-c", filepath.Join(c.dir, "chaos.yaml"), "--listen", c.addr,
+		"--admin-listen", c.admin, "--grpc-listen=",
+		"--data-dir", c.data, "--slo-ms", "30000", "--device", "cpu", "--log-format", "json", "--set", "reload.trial_ms=500",
+		"--set", "limits.shutdown_ms=5000"}, append(c.set(2), flags(append(c.own, "catalog.versions=200"))...)...)
 	c.cmd = exec.Command(binary, args...)
 	c.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") })
 	pipe, err := c.cmd.StderrPipe()
@@ -158,7 +165,8 @@ func (c *chaos) start() {
 	c.log = make(chan struct{})
 	go c.read(pipe, c.log)
 	for late := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if code, _, err := c.send(context.Background(), "GET", "http://"+c.addr+"/readyz", nil); err == nil && code == http.StatusOK {
+		if code, _, err := c.send(context.Background(), "GET", "http://"+c.addr+"/readyz", nil); err == nil &&
+			code == http.StatusOK {
 			break
 		}
 		if time.Now().After(late) {
@@ -275,8 +283,8 @@ func (c *chaos) count(what string) {
 	c.counts[what]++
 }
 
-// pin has models use an older version of the catalog. Rankings then have its items and texts too, so from here on clients do not
-// name items that they changed.
+// pin has models use an older version of the catalog. Rankings then have its items and texts too, so from here on
+// clients do not name items that they changed.
 func (c *chaos) pin(what, path string, body any) {
 	c.pinned.Store(true)
 	c.pins.Add(1)
@@ -336,7 +344,8 @@ func (c *chaos) calm(when string) {
 	defer c.gate.Unlock()
 	time.Sleep(1500 * time.Millisecond) // those who went away
 	m, now, err := c.look()
-	for again := 0; err == nil && again < 10 && c.more(now, m); again++ { // the checkpoint before is closed after the new one answers
+	// the checkpoint before is closed after the new one answers
+	for again := 0; err == nil && again < 10 && c.more(now, m); again++ {
 		time.Sleep(time.Second)
 		m, now, err = c.look()
 	}
@@ -353,7 +362,8 @@ func (c *chaos) calm(when string) {
 		}
 	}
 	if ranked < c.life.asked || ranked > c.life.asked+c.life.unsure {
-		c.Errorf("%s: the server counts %d rankings, clients %d and %d that they did not wait for", when, ranked, c.life.asked, c.life.unsure)
+		c.Errorf("%s: the server counts %d rankings, clients %d and %d that they did not wait for", when, ranked,
+			c.life.asked, c.life.unsure)
 	}
 	tokens := 0
 	for name, v := range m {
@@ -369,8 +379,10 @@ func (c *chaos) calm(when string) {
 		first = now
 		c.first[c.serves] = now
 	}
-	c.Logf("%s: %d rankings, %d tokens; goroutines %d (first %d), files %d (%d), heap %d (%d) MiB, outside it %d (%d)", when, ranked, tokens,
-		now.goroutines, first.goroutines, now.files, first.files, now.heap>>20, first.heap>>20, now.outside>>20, first.outside>>20)
+	c.Logf("%s: %d rankings, %d tokens; goroutines %d (first %d), files %d (%d), heap %d (%d) MiB, outside it %d (%d)",
+		when, ranked, tokens,
+		now.goroutines, first.goroutines, now.files, first.files, now.heap>>20, first.heap>>20, now.outside>>20,
+		first.outside>>20)
 	if c.more(now, m) {
 		c.Errorf("%s: the server holds more and more", when)
 	}
@@ -395,8 +407,8 @@ func (c *chaos) look() (map[string]float64, looked, error) {
 		goroutines: int64(m["go_goroutines"]), files: int64(len(files))}, err
 }
 
-// more reports whether a server holds more than when it was looked at first with the same checkpoint. While it reloads there
-// are two. A model that shared its tables of KV with another one has its own from its first reload on: 140 MiB.
+// more reports whether a server holds more than when it was looked at first with the same checkpoint. While it reloads
+// there are two. A model that shared its tables of KV with another one has its own from its first reload on: 140 MiB.
 func (c *chaos) more(now looked, m map[string]float64) bool {
 	for name, v := range m {
 		if strings.HasPrefix(name, "grebe_model_reloading") && v > 0 {

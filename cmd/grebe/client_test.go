@@ -65,7 +65,8 @@ func TestHealthCommand(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	if _, errs, code := command(t, "health", "--server", s.URL); code != cli.Failed || !strings.Contains(errs, "not ready yet") {
+	if _, errs, code := command(t, "health", "--server", s.URL); code != cli.Failed ||
+		!strings.Contains(errs, "not ready yet") {
 		t.Errorf("a server that starts: %q, exits with %d", errs, code)
 	}
 	ready = true

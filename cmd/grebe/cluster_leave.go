@@ -62,7 +62,8 @@ func (c *clusterLeaveCmd) Run(w *cli.World) error {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("cluster: %s gets no new requests, but %.0f ms of work are left after %v; SIGTERM finishes it within limits.shutdown_ms",
+			return fmt.Errorf("cluster: %s gets no new requests, but %.0f ms of work are left after %v; SIGTERM finishes it "+
+				"within limits.shutdown_ms",
 				s.Self, left, c.Timeout)
 		}
 	}

@@ -46,7 +46,8 @@ func TestClusterLeave(t *testing.T) {
 	if code != cli.Failed || !strings.Contains(errs, "20 ms of work are left") || !left.Load() {
 		t.Errorf("exits with %d: %s%s", code, out, errs)
 	}
-	if _, errs, code := command(t, "cluster", "leave", "--server", "http://127.0.0.1:1"); code != cli.Failed || errs == "" {
+	if _, errs, code := command(t, "cluster", "leave", "--server", "http://127.0.0.1:1"); code != cli.Failed ||
+		errs == "" {
 		t.Errorf("without a server it exits with %d: %s", code, errs)
 	}
 }

@@ -19,11 +19,14 @@ import (
 // threeNodes is a cluster with something of everything.
 func threeNodes() *status.Cluster {
 	node := func(id, state string, backlog float64, known bool) status.Node {
-		return status.Node{ID: id, State: state, Roles: []string{"node", "router"}, API: "127.0.0.1:8080", Peer: "127.0.0.1:7070", Boot: "b" + id,
-			Models: []status.Model{{Name: "shop", Version: "4f1c9a", BacklogMs: backlog, Entries: 1203, Known: known, AgeMs: 42}}, Routed: 12034}
+		return status.Node{ID: id, State: state, Roles: []string{"node", "router"},
+			API: "127.0.0.1:8080", Peer: "127.0.0.1:7070", Boot: "b" + id,
+			Models: []status.Model{{Name: "shop", Version: "4f1c9a", BacklogMs: backlog, Entries: 1203, Known: known,
+				AgeMs: 42}}, Routed: 12034}
 	}
 	c := &status.Cluster{Name: "demo", Self: "n1", Coordinator: "up", Epoch: 7, Routing: "predicted",
-		Nodes: []status.Node{node("n1", "ACTIVE", 0, true), node("n2", "SUSPECT", 12.34, false), node("n3", "ACTIVE", 1500, true)},
+		Nodes: []status.Node{node("n1", "ACTIVE", 0, true), node("n2", "SUSPECT", 12.34, false),
+			node("n3", "ACTIVE", 1500, true)},
 		Placement: &status.Placement{Epoch: 4, Kind: "hrcs", Hot: 12, Moved: 12_300_000,
 			Nodes: []status.Held{{ID: "n1", Items: 3180, Bytes: 5e6}, {ID: "n3", Items: 3180, Bytes: 5e6}}},
 		Transfers: []status.Transfer{{From: "n3", To: "n1", Blocks: 1000, Bytes: 2e9, Late: 3, RateMB: 900, TripMs: 0.21}},
@@ -101,11 +104,13 @@ func clusterServer(t *testing.T) (url string, calls *atomic.Int64, marks func() 
 		calls.Add(1)
 		switch {
 		case r.Method == "GET" && r.URL.Path == "/v1/cluster":
-		case r.Method == "POST" && strings.HasSuffix(r.URL.EscapedPath(), "/n%2F2:drain"), strings.HasSuffix(r.URL.Path, "n2:undrain"):
+		case r.Method == "POST" && strings.HasSuffix(r.URL.EscapedPath(), "/n%2F2:drain"),
+			strings.HasSuffix(r.URL.Path, "n2:undrain"):
 			marked.Store(marked.Load().(string) + r.URL.Path + "\n")
 		default:
 			w.WriteHeader(http.StatusNotFound)
-			_, _ = w.Write([]byte(`{"error": {"code": "not_found", "message": "no node here: GET /v1/cluster lists the nodes"}}`))
+			_,
+				_ = w.Write([]byte(`{"error": {"code": "not_found", "message": "no node here: GET /v1/cluster lists the nodes"}}`))
 			return
 		}
 		_ = json.NewEncoder(w).Encode(threeNodes())
@@ -116,7 +121,8 @@ func clusterServer(t *testing.T) (url string, calls *atomic.Int64, marks func() 
 
 func TestClusterCommands(t *testing.T) {
 	url, _, marks := clusterServer(t)
-	if out, errs, code := command(t, "cluster", "status", "--server", url); code != cli.Done || out != clusterText(threeNodes()) {
+	if out, errs, code := command(t, "cluster", "status", "--server", url); code != cli.Done ||
+		out != clusterText(threeNodes()) {
 		t.Errorf("exits with %d: %s%s", code, out, errs)
 	}
 	var got status.Cluster
@@ -124,10 +130,12 @@ func TestClusterCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.Done || len(got.Nodes) != 3 {
 		t.Errorf("exits with %d, %v: %s%s", code, err, out, errs)
 	}
-	if out, errs, code := command(t, "cluster", "drain", "n/2", "--server", url); code != cli.Done || !strings.Contains(out, "undrain") {
+	if out, errs, code := command(t, "cluster", "drain", "n/2", "--server", url); code != cli.Done ||
+		!strings.Contains(out, "undrain") {
 		t.Errorf("exits with %d: %s%s", code, out, errs)
 	}
-	if out, errs, code := command(t, "cluster", "undrain", "n2", "--server", url); code != cli.Done || !strings.Contains(out, "again") {
+	if out, errs, code := command(t, "cluster", "undrain", "n2", "--server", url); code != cli.Done ||
+		!strings.Contains(out, "again") {
 		t.Errorf("exits with %d: %s%s", code, out, errs)
 	}
 	if got := marks(); got != "/v1/cluster/nodes/n/2:drain\n/v1/cluster/nodes/n2:undrain\n" {
@@ -143,7 +151,8 @@ func TestClusterCommands(t *testing.T) {
 		{[]string{"status", "--watch", "--server", "here"}, cli.Misuse, "not an address"},
 		{[]string{"drain"}, cli.Misuse, "node"},
 	} {
-		if _, errs, code := command(t, append([]string{"cluster"}, c.args...)...); code != c.code || !strings.Contains(errs, c.says) {
+		if _, errs, code := command(t, append([]string{"cluster"}, c.args...)...); code != c.code ||
+			!strings.Contains(errs, c.says) {
 			t.Errorf("%q exits with %d and says %q, want %d and %q", c.args, code, errs, c.code, c.says)
 		}
 	}
@@ -155,7 +164,8 @@ func TestClusterNeedsAKey(t *testing.T) {
 		_, _ = w.Write([]byte(`{"error": {"code": "unauthenticated", "message": "no key"}}`))
 	}))
 	defer s.Close()
-	if _, errs, code := command(t, "cluster", "status", "--server", s.URL); code != cli.Failed || !strings.Contains(errs, "--key-file") {
+	if _, errs, code := command(t, "cluster", "status", "--server", s.URL); code != cli.Failed ||
+		!strings.Contains(errs, "--key-file") {
 		t.Errorf("exits with %d and says %q", code, errs)
 	}
 }
@@ -167,7 +177,8 @@ func TestClusterWatch(t *testing.T) {
 	done := make(chan int, 1)
 	var out, errs bytes.Buffer
 	go func() {
-		done <- run([]string{"cluster", "status", "--watch", "--server", url}, &cli.World{Ctx: ctx, Stdout: &out, Stderr: &errs, Terminal: true})
+		done <- run([]string{"cluster", "status", "--watch", "--server", url},
+			&cli.World{Ctx: ctx, Stdout: &out, Stderr: &errs, Terminal: true})
 	}()
 	for calls.Load() < 2 {
 		time.Sleep(10 * time.Millisecond)
@@ -180,7 +191,8 @@ func TestClusterWatch(t *testing.T) {
 
 func TestRolloutNote(t *testing.T) {
 	r := &status.Rollout{Model: "shop", State: "running", Driver: "n1", Nodes: []status.RolloutNode{
-		{ID: "n1", State: "changed"}, {ID: "n2", State: "changing", Step: "warming", Progress: .5}, {ID: "n3", State: "waiting"}}}
+		{ID: "n1", State: "changed"}, {ID: "n2", State: "changing", Step: "warming", Progress: .5},
+		{ID: "n3", State: "waiting"}}}
 	const want = "The reload of model shop by n1: running. Nodes: n1 changed, n2 warming 50 %, n3 waiting."
 	if got := rolloutNote(r); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)

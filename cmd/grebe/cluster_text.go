@@ -21,7 +21,8 @@ const clusterChanges = 8
 // clusterText describes a cluster to people.
 func clusterText(s *status.Cluster) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Cluster %s, as %s sees it. Coordinator %s, epoch %d, routing %s.\n\n", s.Name, s.Self, s.Coordinator, s.Epoch, s.Routing)
+	fmt.Fprintf(&b, "Cluster %s, as %s sees it. Coordinator %s, epoch %d, routing %s.\n\n", s.Name, s.Self, s.Coordinator,
+		s.Epoch, s.Routing)
 	heads, rows := nodeRows(s)
 	if lineWidth(columns(heads, rows)) > clusterWidth { // the addresses are in the JSON too
 		heads = heads[:len(heads)-1]
@@ -85,7 +86,8 @@ func nodeRows(s *status.Cluster) (heads []string, rows [][]string) {
 			entries += m.Entries
 			known, heard = known && m.Known, heard && m.AgeMs >= 0
 		}
-		row := []string{cut(n.ID), nodeState(n), strings.Join(n.Roles, ","), millis(backlog), count(int64(entries)), millis(age),
+		row := []string{cut(n.ID), nodeState(n), strings.Join(n.Roles, ","), millis(backlog), count(int64(entries)),
+			millis(age),
 			count(n.Routed), count(n.Failed), n.API}
 		if n.ID == s.Self {
 			row[0] += " *"
@@ -121,7 +123,8 @@ func nodeState(n *status.Node) string {
 // clusterNotes says what an operator may want to act on.
 func clusterNotes(s *status.Cluster) (out []string) {
 	if s.Coordinator != "up" {
-		out = append(out, "The coordinator does not answer. Requests are served; nodes neither join nor leave until it is back. "+
+		out = append(out, "The coordinator does not answer. Requests are served; nodes neither join nor leave until it is "+
+			"back. "+
 			"`grebe doctor -c FILE` on a node tries to reach it.")
 	}
 	changing := map[string]bool{}
@@ -190,7 +193,8 @@ func rolloutNote(r *status.Rollout) string {
 	if r.Back {
 		what = "rollback"
 	}
-	out := fmt.Sprintf("The %s of model %s by %s: %s. Nodes: %s.", what, r.Model, cut(r.Driver), r.State, strings.Join(parts, ", "))
+	out := fmt.Sprintf("The %s of model %s by %s: %s. Nodes: %s.", what, r.Model, cut(r.Driver), r.State,
+		strings.Join(parts, ", "))
 	if r.Error != "" {
 		out += " " + strings.TrimSuffix(r.Error, ".") + "."
 	}

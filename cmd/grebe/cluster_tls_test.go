@@ -23,11 +23,14 @@ func memberFlags(t *testing.T, a *mtlstest.Authority, dir, node, coordinator str
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=",
+	args := []string{"serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--admin-listen=",
+		"--grpc-listen=",
 		"--data-dir", filepath.Join(dir, "data")}
 	file := func(name string) string { return filepath.Join(dir, name) }
-	for _, kv := range append(set, "cache.ahead=off", "cluster.name=shop", "cluster.node="+node, "cluster.coordinator="+coordinator,
-		"cluster.listen="+free[0], "cluster.tls.cert="+file("cert.pem"), "cluster.tls.key="+file("key.pem"), "cluster.tls.ca="+file("ca.pem")) {
+	for _, kv := range append(set, "cache.ahead=off", "cluster.name=shop", "cluster.node="+node,
+		"cluster.coordinator="+coordinator,
+		"cluster.listen="+free[0], "cluster.tls.cert="+file("cert.pem"), "cluster.tls.key="+file("key.pem"),
+		"cluster.tls.ca="+file("ca.pem")) {
 		args = append(args, "--set", kv)
 	}
 	return args
@@ -71,8 +74,8 @@ func awaitActive(t *testing.T, url string, want int) {
 	}
 }
 
-// Members with certificates of one authority meet, also over an etcd that one of them runs. Others do not reach etcd. New
-// certificates are used after SIGHUP; one of another node is refused.
+// Members with certificates of one authority meet, also over an etcd that one of them runs. Others do not reach etcd.
+// New certificates are used after SIGHUP; one of another node is refused.
 func TestClusterCertificates(t *testing.T) {
 	ours, err := mtlstest.New()
 	if err != nil {
@@ -91,10 +94,12 @@ func TestClusterCertificates(t *testing.T) {
 	n2 := start(t, memberFlags(t, ours, dir, "n2", etcd)...)
 	awaitActive(t, n1.http, 2)
 	awaitActive(t, n2.http, 2)
-	if says := examineMember(t, memberFlags(t, ours, t.TempDir(), "n3", etcd)); !strings.Contains(says, "2 nodes are registered") {
+	if says := examineMember(t, memberFlags(t, ours, t.TempDir(), "n3", etcd)); !strings.Contains(says,
+		"2 nodes are registered") {
 		t.Errorf("a member is told\n%s", says)
 	}
-	if says := examineMember(t, memberFlags(t, theirs, t.TempDir(), "n3", etcd)); !strings.Contains(says, "fail  coordinator") {
+	if says := examineMember(t, memberFlags(t, theirs, t.TempDir(), "n3", etcd)); !strings.Contains(says,
+		"fail  coordinator") {
 		t.Errorf("a stranger is told\n%s", says)
 	}
 	certify(t, ours, dir, "n2")

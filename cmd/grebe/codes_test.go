@@ -32,7 +32,8 @@ func TestCodes(t *testing.T) {
 		"model": {"-c", crashSite(t, 3)},
 		"file":  {"--embeddings", file("e.npy"), "--sizes", "8,8", "--seed", "3"},
 	} {
-		args := append([]string{"codes", file("items.ndjson"), "--codebook", file(name), "-o", file(name + ".ndjson"), "--json"}, from...)
+		args := append([]string{"codes", file("items.ndjson"), "--codebook", file(name), "-o", file(name + ".ndjson"),
+			"--json"}, from...)
 		for _, want := range [][2]int{{40, 0}, {0, 40}} {
 			out, errs, code := grebe(t, args...)
 			var got struct{ Added, Kept, Shared, Paths int }
@@ -43,12 +44,14 @@ func TestCodes(t *testing.T) {
 				t.Errorf("%s: %s, want %d items with codes added and %d kept", name, out, want[0], want[1])
 			}
 		}
-		if out, errs, code := grebe(t, "import", file(name+".ndjson"), "--kind", "items", "--data-dir", file("data-"+name)); code != cli.Done {
+		if out, errs, code := grebe(t, "import", file(name+".ndjson"), "--kind", "items",
+			"--data-dir", file("data-"+name)); code != cli.Done {
 			t.Errorf("import: exit code %d: %s%s", code, out, errs)
 		}
 	}
 	out, _, code := grebe(t, "codes", file("items.ndjson"), "--embeddings", file("e.npy"), "--codebook", file("table"))
-	if code != cli.Done || !strings.Contains(out, "40 items got codes, 0 kept theirs") || !strings.Contains(out, "effective") {
+	if code != cli.Done || !strings.Contains(out, "40 items got codes, 0 kept theirs") ||
+		!strings.Contains(out, "effective") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	for _, args := range []string{

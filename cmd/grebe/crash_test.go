@@ -38,7 +38,8 @@ func crashSite(t *testing.T, items int) (config string) {
 	dir := t.TempDir()
 	var catalog, users bytes.Buffer
 	r := rand.New(rand.NewPCG(5, 5))
-	words := strings.Fields("red blue small large old new garden kitchen lamp chair book of birds and boats for early mornings")
+	words := strings.Fields("red blue small large old new garden kitchen lamp chair book of birds and boats for early " +
+		"mornings")
 	text := func(n int) string {
 		out := make([]string, n)
 		for i := range out {
@@ -62,7 +63,8 @@ slo_ms: 20000
 data_dir: ./data
 catalog: {items: items.ndjson, users: users.ndjson}
 `, filepath.Join(demoData, "checkpoint"))
-	for name, data := range map[string][]byte{"items.ndjson": catalog.Bytes(), "users.ndjson": users.Bytes(), "grebe.yaml": []byte(yaml)} {
+	for name, data := range map[string][]byte{"items.ndjson": catalog.Bytes(), "users.ndjson": users.Bytes(),
+		"grebe.yaml": []byte(yaml)} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -148,8 +150,8 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
-// leaveSomething kills a server as soon as something of its rankings is on disk; on a slow machine all others may have been killed
-// before.
+// leaveSomething kills a server as soon as something of its rankings is on disk; on a slow machine all others may have
+// been killed before.
 func leaveSomething(t *testing.T, config string) {
 	t.Helper()
 	s := startServer(t, config)
@@ -225,7 +227,8 @@ func startServer(t *testing.T, config string, args ...string) *crashServer {
 // startBinary is startServer with a grebe of another version.
 func startBinary(t *testing.T, binary, config string, args ...string) *crashServer {
 	t.Helper()
-	args = append([]string{"serve", "-c", config, "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=", "--log-format", "json"}, args...)
+	args = append([]string{"serve", "-c", config, "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=",
+		"--log-format", "json"}, args...)
 	cmd := exec.Command(binary, args...)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") }) // for tests
 	pipe, err := cmd.StderrPipe()
@@ -257,7 +260,8 @@ func startBinary(t *testing.T, binary, config string, args ...string) *crashServ
 	return nil
 }
 
-// kill may be called by a timer and by the test at the same time; two Waits at once would wait for each other's end for ever.
+// kill may be called by a timer and by the test at the same time; two Waits at once would wait for each other's end for
+// ever.
 func (s *crashServer) kill() {
 	s.dead.Do(func() {
 		_ = s.cmd.Process.Kill()

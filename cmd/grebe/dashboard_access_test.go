@@ -27,7 +27,8 @@ func TestDashboardForEverybody(t *testing.T) {
 		return chromedp.Evaluate(fmt.Sprintf(`document.querySelector(%q).value = %q`, selector, text), nil)
 	}
 	var text, command, python, found string
-	run("first view", chromedp.Navigate(r.http+"/"), chromedp.Poll(`document.querySelectorAll("figure path.area").length > 0`, nil, patient),
+	run("first view", chromedp.Navigate(r.http+"/"), chromedp.Poll(
+		`document.querySelectorAll("figure path.area").length > 0`, nil, patient),
 		chromedp.Text("#charts", &text))
 	for _, want := range []string{`−\d+ (s|min)`, `now`, `No requests lately`} {
 		if !regexp.MustCompile(want).MatchString(text) {
@@ -44,14 +45,17 @@ func TestDashboardForEverybody(t *testing.T) {
 		value("[data-side=A] [name=model]", "shop-pointwise"), value("[data-side=A] [name=prefix]", "user"),
 		chromedp.Click("[data-side=A] form button"), chromedp.WaitVisible("[data-side=A] .answer tbody tr"),
 		chromedp.Text("[data-side=A] .answer tbody", &text),
-		chromedp.TextContent("[data-side=A] [data-as=curl]", &command), chromedp.TextContent("[data-side=A] [data-as=Python]", &python))
+		chromedp.TextContent("[data-side=A] [data-as=curl]", &command),
+		chromedp.TextContent("[data-side=A] [data-as=Python]", &python))
 	if !strings.Contains(text, "A tent for two") || strings.Count(text, "\n") < 2 {
 		t.Errorf("the ranking of own candidates is %q", text)
 	}
-	if want := `curl -sf ` + r.http + `/v1/rank -d '{"user":{"text":"Likes camping by the sea, isn'\''t rich."}`; !strings.HasPrefix(command, want) {
+	if want := `curl -sf ` + r.http +
+		`/v1/rank -d '{"user":{"text":"Likes camping by the sea, isn'\''t rich."}`; !strings.HasPrefix(command, want) {
 		t.Errorf("the command is %q, want %q first", command, want)
 	}
-	if want := `client.rank({"text": "Likes camping by the sea, isn't rich."}, ["i00040", {"text": "A tent for two"}, "i02500"], `; !strings.Contains(python, want) {
+	if want :=
+		`client.rank({"text": "Likes camping by the sea, isn't rich."}, ["i00040", {"text": "A tent for two"}, "i02500"], `; !strings.Contains(python, want) {
 		t.Errorf("in Python it is %q, want %q", python, want)
 	}
 	var departments, excluded int
@@ -62,7 +66,9 @@ func TestDashboardForEverybody(t *testing.T) {
 		chromedp.Click("[data-side=B] form button"), chromedp.WaitVisible("[data-side=B] .answer tbody tr"),
 		chromedp.TextContent("[data-side=B] [data-as=curl]", &command),
 		chromedp.Evaluate(`document.querySelectorAll("[data-side=B] .answer tbody tr").length`, &departments),
-		chromedp.Evaluate(`document.querySelectorAll("[data-side=B] .answer [title=i00040], [data-side=B] .answer [title=i02500]").length`, &excluded))
+		chromedp.Evaluate(
+			`document.querySelectorAll("[data-side=B] .answer [title=i00040], [data-side=B] .answer [title=i02500]").length`,
+			&excluded))
 	for _, want := range []string{`"n":3`, `"filter":{"department":["Camping"]}`, `"exclude":["i00040","i02500"]`} {
 		if !strings.Contains(command, want) {
 			t.Errorf("no %s in %s", want, command)
@@ -72,7 +78,8 @@ func TestDashboardForEverybody(t *testing.T) {
 		t.Errorf("%d items are recommended, %d of them excluded ones; want 3 and none", departments, excluded)
 	}
 	run("catalog", chromedp.Click("#tab-catalog"), chromedp.WaitVisible("#catalog-body table"), value("#find-text", "kay"),
-		chromedp.Click("#find button"), chromedp.Poll(`document.querySelector("#found")?.textContent.includes("Users")`, nil, patient),
+		chromedp.Click("#find button"), chromedp.Poll(`document.querySelector("#found")?.textContent.includes("Users")`, nil,
+			patient),
 		chromedp.TextContent("#found", &found))
 	if !strings.Contains(found, "kaya") || !strings.Contains(found, "No item has all these words.") {
 		t.Errorf("a search for kay finds %q", found)

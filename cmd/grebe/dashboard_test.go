@@ -30,7 +30,8 @@ import (
 )
 
 // browser opens a page of its own in a headless Chromium and returns what it complains about: errors on
-// its console, and requests to anyone but the server. The first error ends ctx: nobody waits for a page that does not work.
+// its console, and requests to anyone but the server. The first error ends ctx: nobody waits for a page that does not
+// work.
 //
 // Errors with one of the texts in expected are none.
 func browser(t *testing.T, home string, expected ...string) (ctx context.Context, complaints func() []string) {
@@ -125,8 +126,8 @@ func planted(t *testing.T, script, function string) (address string) {
 	return s.URL
 }
 
-// Who waits for something on a page whose script fails gets the script's error at once: also for one that the page would
-// pass over if the server had explained it.
+// Who waits for something on a page whose script fails gets the script's error at once: also for one that the page
+// would pass over if the server had explained it.
 func TestBrokenPage(t *testing.T) {
 	for _, tt := range []struct{ name, script, function, want string }{
 		{"does not parse", "app.js", "function show(", "SyntaxError"},
@@ -154,9 +155,13 @@ func loadDemo(t *testing.T, url string) (stop func()) {
 				return
 			default:
 			}
-			path, body := "/v1/rank", fmt.Sprintf(`{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i%05d"}, {"id": "i%05d"}], "deadline_ms": 20000}`, 40+i%200, 2500)
+			path,
+				body := "/v1/rank",
+				fmt.Sprintf(
+					`{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i%05d"}, {"id": "i%05d"}], "deadline_ms": 20000}`, 40+i%200, 2500)
 			if i%5 == 0 {
-				path, body = "/v1/recommend", `{"model": "shop", "user": {"id": "rosa"}, "n": 3, "beam_width": 8, "deadline_ms": 20000}`
+				path, body = "/v1/recommend",
+					`{"model": "shop", "user": {"id": "rosa"}, "n": 3, "beam_width": 8, "deadline_ms": 20000}`
 			}
 			resp, err := http.Post(url+path, "application/json", strings.NewReader(body))
 			if err != nil {
@@ -221,14 +226,16 @@ func tellStory(ctx context.Context, t *testing.T, model string) {
 		return chromedp.Tasks{}
 	}
 	next := func(step string) chromedp.Action { // until a step can be clicked
-		return chromedp.Poll(fmt.Sprintf(`!document.querySelector("#story-%s").disabled`, step), nil, chromedp.WithPollingTimeout(0))
+		return chromedp.Poll(fmt.Sprintf(`!document.querySelector("#story-%s").disabled`, step), nil,
+			chromedp.WithPollingTimeout(0))
 	}
 	var says [3]string
 	var scores [3]string
 	read := func(i int) chromedp.Action {
 		return chromedp.Tasks{
 			chromedp.Text("#story-says", &says[i]),
-			chromedp.Evaluate(`[...document.querySelectorAll("#story-says tbody td.number")].map(e => e.textContent).join()`, &scores[i]),
+			chromedp.Evaluate(`[...document.querySelectorAll("#story-says tbody td.number")].map(e => e.textContent).join()`,
+				&scores[i]),
 		}
 	}
 	var found []string
@@ -237,7 +244,8 @@ func tellStory(ctx context.Context, t *testing.T, model string) {
 		chromedp.Click("#story-rank"), next("again"), read(0),
 		chromedp.Click("#story-again"), next("change"), read(1),
 		chromedp.Click("#story-change"),
-		chromedp.Poll(`document.querySelector("#story-says").textContent.includes("bought the last offer")`, nil, chromedp.WithPollingTimeout(0)),
+		chromedp.Poll(`document.querySelector("#story-says").textContent.includes("bought the last offer")`, nil,
+			chromedp.WithPollingTimeout(0)),
 		next("over"), read(2), pictureOf(model), everyLook("story-"+model, &found), chromedp.EmulateViewport(1280, 900),
 		chromedp.Click("#story-over"), next("rank"),
 	)
@@ -281,7 +289,8 @@ func TestDashboard(t *testing.T) {
 	moving := `[...document.querySelectorAll("figure")].filter(f => f.querySelector("path.line, path.area")).length`
 	var charts int
 	dark := func(scheme string) chromedp.Action {
-		return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}})
+		return emulation.SetEmulatedMedia().WithFeatures(
+			[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}})
 	}
 	err := chromedp.Run(ctx,
 		chromedp.EmulateViewport(1280, 900), dark("light"),
@@ -328,7 +337,8 @@ func TestDashboard(t *testing.T) {
 	err = chromedp.Run(ctx,
 		chromedp.Click("#tab-catalog"), chromedp.WaitVisible("#catalog-body table"),
 		chromedp.Text("#catalog-body", &text),
-		chromedp.Evaluate(`[...document.querySelectorAll("#catalog-body .scroll")].filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent).join()`, &cut),
+		chromedp.Evaluate(
+			`[...document.querySelectorAll("#catalog-body .scroll")].filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent).join()`, &cut),
 		dark("light"), shoot("dashboard-catalog.png"),
 		chromedp.EmulateViewport(390, 800), chromedp.Click("#tab-live"),
 		chromedp.Evaluate(`document.documentElement.scrollWidth > document.documentElement.clientWidth`, &wide),

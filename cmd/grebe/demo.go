@@ -26,10 +26,11 @@ type demoCmd struct {
 }
 
 func (demoCmd) Help() string {
-	return `Serves an invented shop of 9,540 items with small models that were trained for it and are part of the binary. They are
-written to a folder and loaded as any folder is. The customers are some whom the models never saw.
+	return `Serves an invented shop of 9,540 items with small models that were trained for it and are part of the binary.
+They are written to a folder and loaded as any folder is. The customers are some whom the models never saw.
 
-With --cluster the demo starts child processes that serve together, prints their addresses and process ids, and says what to kill.
+With --cluster the demo starts child processes that serve together, prints their addresses and process ids, and says
+what to kill.
 
 Examples:
 
@@ -39,7 +40,8 @@ Examples:
     grebe demo --listen 127.0.0.1:9000 --data ./demo`
 }
 
-const aboutDemo = "The shop and its customers are invented; the models were trained on other customers of the same shop (training/README.md)."
+const aboutDemo = "The shop and its customers are invented; the models were trained on other customers of the same " +
+	"shop (training/README.md)."
 
 func (c *demoCmd) Run(w *cli.World) error {
 	dir := c.Data
@@ -152,7 +154,8 @@ func demoAsk(w *cli.World, s *app.App, model string, offer *demo.Offer) (*demoAn
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.Service().Recommend(w.Ctx, &grebev1.RecommendRequest{Model: model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
+	found, err := s.Service().Recommend(w.Ctx, &grebev1.RecommendRequest{
+		Model: model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,8 @@ func (c *demoCmd) cluster(w *cli.World, dir string) error {
 		return err
 	}
 	defer os.RemoveAll(data)
-	etcd, err := embedded.Start(w.Ctx, embedded.Options{Dir: filepath.Join(data, "etcd")}) // it logs errors when it is closed, too
+	// it logs errors when it is closed, too
+	etcd, err := embedded.Start(w.Ctx, embedded.Options{Dir: filepath.Join(data, "etcd")})
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,8 @@ func (c *demoCmd) cluster(w *cli.World, dir string) error {
 		case err := <-etcd.Err():
 			return fmt.Errorf("etcd failed: %w", err)
 		case n := <-d.ended:
-			fmt.Fprintf(w.Stdout, "%s (pid %d) ended: %v. Start it again: %s serve -c %s\n", n.id, n.cmd.Process.Pid, n.err, exe, n.file)
+			fmt.Fprintf(w.Stdout, "%s (pid %d) ended: %v. Start it again: %s serve -c %s\n", n.id, n.cmd.Process.Pid, n.err, exe,
+				n.file)
 		}
 	}
 }
@@ -114,7 +116,8 @@ func (d *demoCluster) configure(c *demoCmd, file, etcd string) error {
 		cfg, err := config.Load(config.Source{File: file, Env: d.w.Env, Flags: []config.Setting{
 			set("listen", n.api), set("admin_listen", ""), set("grpc_listen", ""), set("data_dir", filepath.Join(d.dir, n.id)),
 			set("dashboard.user_ids", "shown"), set("dashboard.story", "true"), set("cache.ahead", "off"),
-			set("cluster.name", "demo"), set("cluster.coordinator", "etcd://"+etcd), set("cluster.node", n.id), set("cluster.listen", free[2*i+1]),
+			set("cluster.name", "demo"), set("cluster.coordinator", "etcd://"+etcd), set("cluster.node", n.id),
+			set("cluster.listen", free[2*i+1]),
 		}})
 		if err != nil {
 			return err

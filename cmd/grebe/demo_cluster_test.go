@@ -35,7 +35,8 @@ type runningCluster struct {
 func startDemoCluster(t *testing.T, n int) *runningCluster {
 	t.Helper()
 	cmd := exec.Command(binary, "demo", "--cluster", strconv.Itoa(n), "--listen", "127.0.0.1:0", "--data", demoData)
-	cmd.Env, cmd.Stderr = append(slices.Clone(unhurried), "TMPDIR="+t.TempDir()), os.Stderr // a demo that is killed leaves its files
+	// a demo that is killed leaves its files
+	cmd.Env, cmd.Stderr = append(slices.Clone(unhurried), "TMPDIR="+t.TempDir()), os.Stderr
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +134,8 @@ func TestDemoCluster(t *testing.T) {
 			%q.split("|").some(s => n.querySelector(".state").textContent === s))`, node, strings.Join(want, "|"))
 		return chromedp.Poll(script, nil, chromedp.WithPollingTimeout(0))
 	}
-	light := emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}})
+	light := emulation.SetEmulatedMedia().WithFeatures(
+		[]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}})
 	err := chromedp.Run(ctx, chromedp.EmulateViewport(1280, 900), light, chromedp.Navigate(r.suggested(t, "/#fleet")),
 		state("n1", "ACTIVE"), state("n2", "ACTIVE"), state("n3", "ACTIVE"),
 		chromedp.Poll(requestCharts, nil, chromedp.WithPollingTimeout(0)))
@@ -150,7 +152,8 @@ func TestDemoCluster(t *testing.T) {
 	if said := <-r.lines; !strings.Contains(said, "n2 (pid") || !strings.Contains(said, "killed") {
 		t.Errorf("the demo says %q", said)
 	}
-	if err := chromedp.Run(ctx, state("n2", "SUSPECT", "GONE"), state("n2", "GONE"), shoot("fleet.png"), picture("dashboard-fleet.png", 765), chromedp.EmulateViewport(1280, 900)); err != nil {
+	if err := chromedp.Run(ctx, state("n2", "SUSPECT", "GONE"), state("n2", "GONE"), shoot("fleet.png"),
+		picture("dashboard-fleet.png", 765), chromedp.EmulateViewport(1280, 900)); err != nil {
 		t.Fatalf("%v; %v", err, complaints())
 	}
 	again := exec.Command("sh", "-c", "exec "+r.suggested(t, "serve -c"))

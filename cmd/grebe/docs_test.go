@@ -77,7 +77,8 @@ func TestCertificatesInTheDocument(t *testing.T) {
 	}
 	file := func(name string) string { return filepath.Join(dir, name) }
 	for _, node := range []string{"n1", "n2", "n3"} {
-		if _, err := mtls.Load(mtls.Files{Cert: file(node + ".pem"), Key: file(node + ".key"), CA: file("ca.pem")}, "shop", node); err != nil {
+		if _, err := mtls.Load(mtls.Files{Cert: file(node + ".pem"), Key: file(node + ".key"), CA: file("ca.pem")},
+			"shop", node); err != nil {
 			t.Error(err)
 		}
 	}

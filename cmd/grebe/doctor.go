@@ -27,8 +27,8 @@ type doctorCmd struct {
 func (doctorCmd) Help() string {
 	return `Exits with 1 when something needed is broken.
 
-With --repair nothing but the data folder is looked at. Files that can be made anew are. Where that is not enough, all that can
-be read is copied, and the damaged files are kept in a folder beside. What is in order is left as it is.
+With --repair nothing but the data folder is looked at. Files that can be made anew are. Where that is not enough, all
+that can be read is copied, and the damaged files are kept in a folder beside. What is in order is left as it is.
 
 Examples:
 

@@ -39,8 +39,10 @@ type authority struct {
 func newAuthority(t *testing.T, name string) *authority {
 	a := &authority{t: t, dir: t.TempDir()}
 	a.key = newSecret(t)
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &a.key.PublicKey, a.key)
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +73,9 @@ func (a *authority) write(name, kind string, der []byte) string {
 // sign makes a certificate for this machine and returns the files of it and its key.
 func (a *authority) sign(name string, serial int64) (cert, key string) {
 	secret := newSecret(a.t)
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &secret.PublicKey, a.key)
 	if err != nil {
@@ -112,12 +115,14 @@ func TestKeysAndCertificates(t *testing.T) {
 		return file
 	}
 	shop := newKey("--name", "shop", "--roles", "serve")
-	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(dir, "data"),
+	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
+		"--data-dir", filepath.Join(dir, "data"),
 		"--admin-listen=", "--grpc-listen=", "--slo-ms", "30000", "--set", "auth.keys="+keys,
 		"--set", "tls.cert="+cert, "--set", "tls.key="+certKey, "--set", "tls.client_ca="+ca.file)
 	url := strings.Replace(r.http, "http:", "https:", 1)
 	rank := func(more ...string) (string, int) {
-		_, errs, code := grebe(t, append([]string{"rank", "--server", url, "--user", "ana", "--candidates", "i3,i10"}, more...)...)
+		_, errs, code := grebe(t, append([]string{"rank", "--server", url, "--user", "ana", "--candidates", "i3,i10"},
+			more...)...)
 		return errs, code
 	}
 	shown := []string{"--ca", ca.file, "--cert", mine, "--cert-key", mineKey}
@@ -138,7 +143,8 @@ func TestKeysAndCertificates(t *testing.T) {
 
 	// A second key and a new certificate are taken over at a SIGHUP.
 	boss := newKey("--name", "boss", "--roles", "admin")
-	if errs, code := rank(append(shown, "--key-file", boss)...); code != cli.Failed || !strings.Contains(errs, "not known") {
+	if errs, code := rank(append(shown, "--key-file", boss)...); code != cli.Failed ||
+		!strings.Contains(errs, "not known") {
 		t.Errorf("a key that the server has not read yet: exits with %d and says %q", code, errs)
 	}
 	ca.sign("server", 5)
@@ -207,15 +213,18 @@ func TestHangupChangesDeadlines(t *testing.T) {
 		}
 	}
 	write("limits: {deadline_ms: 30000}\n")
-	r := start(t, "serve", "-c", file, "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--admin-listen=", "--grpc-listen=",
-		"--set", "catalog.items="+filepath.Join(demoData, "items.ndjson"), "--set", "catalog.users="+filepath.Join(demoData, "users.ndjson"))
+	r := start(t, "serve", "-c", file, "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--admin-listen=",
+		"--grpc-listen=",
+		"--set", "catalog.items="+filepath.Join(demoData, "items.ndjson"), "--set",
+		"catalog.users="+filepath.Join(demoData, "users.ndjson"))
 	const late = `{"user": {"id": "ana"}, "candidates": [{"id": "i3"}], "deadline_ms": 29000}`
 	if code, body := r.get(t, "POST", "/v1/rank", late); code != http.StatusOK {
 		t.Fatalf("rank is %d: %s", code, body)
 	}
 	write("limits: {deadline_ms: 2000}\nworkers: 2\n")
 	r.hangup(t, "only the next start takes it over")
-	if code, body := r.get(t, "POST", "/v1/rank", late); code != http.StatusBadRequest || !strings.Contains(body, "between 1 and 2000") {
+	if code, body := r.get(t, "POST", "/v1/rank", late); code != http.StatusBadRequest ||
+		!strings.Contains(body, "between 1 and 2000") {
 		t.Errorf("a deadline above the new limit is %d: %s", code, body)
 	}
 	r.stop(t)
@@ -226,7 +235,8 @@ func TestKeysAreAddedToWhatTheServerTakes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys.yaml")
 	add := func(name string, want int, says string) {
 		t.Helper()
-		if out, errs, code := grebe(t, "key", "--name", name, "--add", file); code != want || !strings.Contains(errs, says) || (out != "") != (want == cli.Done) {
+		if out, errs, code := grebe(t, "key", "--name", name, "--add", file); code != want || !strings.Contains(errs, says) ||
+			(out != "") != (want == cli.Done) {
 			t.Errorf("a key for %s: exits with %d and says %q and %q, want %d and %q", name, code, out, errs, want, says)
 		}
 	}
@@ -263,7 +273,8 @@ func TestHintsFitTheProblem(t *testing.T) {
 		strings.Replace(open.URL, "http:", "https:", 1):   "HTTP response to HTTPS client",
 		"http://127.0.0.1:1":                              "is a server running",
 	} {
-		if _, errs, code := grebe(t, "rank", "--server", server, "--user", "a", "--candidates", "b"); code != cli.Failed || !strings.Contains(errs, says) {
+		if _, errs, code := grebe(t, "rank", "--server", server, "--user", "a", "--candidates", "b"); code != cli.Failed ||
+			!strings.Contains(errs, says) {
 			t.Errorf("%s: exits with %d and says %q, want %q", server, code, errs, says)
 		}
 	}

@@ -79,8 +79,10 @@ func grebe(t *testing.T, args ...string) (stdout, stderr string, code int) {
 }
 
 func TestHelpOfEveryCommandHasAnExample(t *testing.T) {
-	for _, c := range []string{"demo", "serve", "rank", "recommend", "import", "index", "table import", "codes", "key", "health", "completion", "doctor", "eval", "eval world",
-		"sim", "version", "batch", "batch rank", "batch recommend", "backup", "restore", "cluster", "cluster status", "cluster drain", "cluster undrain", "cluster leave"} {
+	for _, c := range []string{"demo", "serve", "rank", "recommend", "import", "index", "table import", "codes", "key",
+		"health", "completion", "doctor", "eval", "eval world",
+		"sim", "version", "batch", "batch rank", "batch recommend", "backup", "restore", "cluster", "cluster status",
+		"cluster drain", "cluster undrain", "cluster leave"} {
 		out, _, code := grebe(t, append(strings.Fields(c), "--help")...)
 		if code != cli.Done || !strings.Contains(out, "Example") || !strings.Contains(out, "grebe "+c) {
 			t.Errorf("grebe %s --help exits with %d and says\n%s\nwant 0 and an example", c, code, out)
@@ -106,16 +108,20 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"serve"}, cli.Misuse, "-c FILE"},
 		{[]string{"serve", "-c", bad}, cli.Failed, "bad.yaml:3: lisen: unknown key: did you mean listen?"},
 		{[]string{"serve", "-c", "absent.yaml"}, cli.Failed, "absent.yaml"},
-		{[]string{"serve", "--model", "absent", "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen="}, cli.Failed, "config.json"},
+		{[]string{"serve", "--model", "absent", "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen="}, cli.Failed,
+			"config.json"},
 		{[]string{"serve", "--model", "x", "--set", "nothing"}, cli.Misuse, "KEY=VALUE"},
-		{[]string{"serve", "--model", "x", "--device", "tpu"}, cli.Misuse, "--device: tpu: want one of auto, cpu, cuda, none"},
-		{[]string{"serve", "--model", "x", "--set", "device=tpu"}, cli.Failed, "device: \"tpu\": want one of auto, cpu, cuda, none"},
+		{[]string{"serve", "--model", "x", "--device", "tpu"}, cli.Misuse,
+			"--device: tpu: want one of auto, cpu, cuda, none"},
+		{[]string{"serve", "--model", "x", "--set", "device=tpu"}, cli.Failed,
+			"device: \"tpu\": want one of auto, cpu, cuda, none"},
 		{[]string{"rank"}, cli.Misuse, "for whom?"},
 		{[]string{"rank", "--user", "a"}, cli.Misuse, "rank what?"},
 		{[]string{"rank", "--user", "a", "--user-text", "b"}, cli.Misuse, "user"},
 		{[]string{"rank", "--prefix", "both", "--user", "a"}, cli.Misuse, "prefix"},
 		{[]string{"rank", "--server", "127.0.0.1", "--user", "a", "--candidates", "b"}, cli.Misuse, "not an address"},
-		{[]string{"rank", "--server", "http://127.0.0.1:1", "--user", "a", "--candidates", "b"}, cli.Failed, "is a server running"},
+		{[]string{"rank", "--server", "http://127.0.0.1:1", "--user", "a", "--candidates", "b"}, cli.Failed,
+			"is a server running"},
 		{[]string{"rank", "--request", "x.json", "--user", "a"}, cli.Misuse, "everything in it"},
 		{[]string{"recommend"}, cli.Misuse, "for whom?"},
 		{[]string{"recommend", "--user", "a", "--history", "b"}, cli.Misuse, "user"},
@@ -294,7 +300,8 @@ func (r *running) get(t *testing.T, method, path, body string) (int, string) {
 }
 
 func TestServeRankAndStop(t *testing.T) {
-	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(),
+	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
+		"--data-dir", t.TempDir(),
 		"--admin-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--slo-ms", "30000")
 
 	if code, body := r.get(t, "GET", "/v2/health/ready", ""); code != 200 {
@@ -306,14 +313,17 @@ func TestServeRankAndStop(t *testing.T) {
 	if code != 200 || !strings.Contains(direct, `"r1"`) {
 		t.Fatalf("rank is %d: %s", code, direct)
 	}
-	if code, body := r.get(t, "POST", "/v1/rank", `{"user": {"id": "ana"}, "candidates": [{"id": "i999"}]}`); code != 400 || !strings.Contains(body, "candidates[0].id") {
+	if code,
+		body := r.get(t, "POST", "/v1/rank", `{"user": {"id": "ana"}, "candidates": [{"id": "i999"}]}`); code != 400 ||
+		!strings.Contains(body, "candidates[0].id") {
 		t.Errorf("an unknown item is %d: %s", code, body)
 	}
 	if code, body := r.get(t, "GET", "/metrics", ""); code != 200 || !strings.Contains(body, "grebe_requests_total") {
 		t.Errorf("metrics are %d", code)
 	}
 
-	out, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "ana", "--candidates", "i3,i10,i34", "--prefix", "user")
+	out, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "ana", "--candidates", "i3,i10,i34", "--prefix",
+		"user")
 	if exit != cli.Done || !sameResults(t, out, direct) {
 		t.Errorf("grebe rank exits with %d and says\n%s%s\nwant the results of\n%s", exit, out, errs, direct)
 	}
@@ -321,14 +331,17 @@ func TestServeRankAndStop(t *testing.T) {
 	if err := os.WriteFile(file, []byte(request), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--request", file); exit != cli.Done || !sameResults(t, out, direct) {
+	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--request", file); exit != cli.Done ||
+		!sameResults(t, out, direct) {
 		t.Errorf("grebe rank --request exits with %d and says\n%s%s", exit, out, errs)
 	}
 	list := filepath.Join(demoData, "items.ndjson")
-	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--user-text", "Likes birds.", "--candidates-file", list, "--prefix", "item", "--top-k", "2"); exit != cli.Done || strings.Count(out, `"index"`) != 2 {
+	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--user-text", "Likes birds.", "--candidates-file", list,
+		"--prefix", "item", "--top-k", "2"); exit != cli.Done || strings.Count(out, `"index"`) != 2 {
 		t.Errorf("grebe rank --candidates-file exits with %d and says\n%s%s", exit, out, errs)
 	}
-	if _, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "nobody", "--candidates", "i1"); exit != cli.Failed || !strings.Contains(errs, "user.id") {
+	if _, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "nobody", "--candidates",
+		"i1"); exit != cli.Failed || !strings.Contains(errs, "user.id") {
 		t.Errorf("an unknown user exits with %d and says %q", exit, errs)
 	}
 	if exit := r.stop(t); exit != cli.Done {
@@ -339,7 +352,8 @@ func TestServeRankAndStop(t *testing.T) {
 func sameResults(t *testing.T, a, b string) bool {
 	t.Helper()
 	var x, y rankResponse
-	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil || len(x.Results) == 0 || len(x.Results) != len(y.Results) {
+	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil || len(x.Results) == 0 ||
+		len(x.Results) != len(y.Results) {
 		return false
 	}
 	for i := range x.Results {
@@ -423,7 +437,8 @@ func TestNoticeListsEveryModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", ".").Output()
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}",
+		".").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ func TestEvalUntrained(t *testing.T) {
 // items first. What breaks scores, masks, positions or tokens falls below these bars: weights that were not
 // trained are at a tenth of the optimum, popularity at three tenths.
 func TestEvalDemo(t *testing.T) {
-	out, errs, code := grebe(t, "eval", "--device", "cpu", "--users", "20", "--ways", "user,item,pointwise,beam,hstu", "--json")
+	out, errs, code := grebe(t, "eval", "--device", "cpu", "--users", "20", "--ways", "user,item,pointwise,beam,hstu",
+		"--json")
 	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
@@ -63,7 +64,8 @@ func TestEvalDemo(t *testing.T) {
 			ndcg[l.Way] = l.Expected.Value
 		}
 	}
-	for way, share := range map[string]float64{"user-first": 0.8, "item-first": 0.8, "pointwise": 0.6, "HSTU, user-first": 0.82, "HSTU, item-first": 0.82} {
+	for way, share := range map[string]float64{"user-first": 0.8, "item-first": 0.8, "pointwise": 0.6,
+		"HSTU, user-first": 0.82, "HSTU, item-first": 0.82} {
 		if got := ndcg[way] / ndcg["optimum"]; !(got >= share) {
 			t.Errorf("%s: expected NDCG@10 is %.3f of the optimum's, want at least %.2f (%v)", way, got, share, ndcg)
 		}
@@ -73,7 +75,8 @@ func TestEvalDemo(t *testing.T) {
 	}
 	for _, l := range r.Generation {
 		if got := l.At[2].Hit.Value; l.Model && got < 0.1 {
-			t.Errorf("%s: the next purchase is among 20 items for %.2f of the customers, want a tenth: popularity has one in fifty", l.Way, got)
+			t.Errorf("%s: the next purchase is among 20 items for %.2f of the customers, want a tenth: popularity has one in "+
+				"fifty", l.Way, got)
 		}
 	}
 }
@@ -81,23 +84,28 @@ func TestEvalDemo(t *testing.T) {
 // What eval world writes is what eval reads.
 func TestEvalWorldAndFiles(t *testing.T) {
 	dir := t.TempDir()
-	_, errs, code := grebe(t, "eval", "world", "--out", dir, "--items", "1000", "--train", "3", "--cuts", "2", "--validation", "2", "--test", "6", "--requests", "20")
+	_, errs, code := grebe(t, "eval", "world", "--out", dir, "--items", "1000", "--train", "3", "--cuts", "2",
+		"--validation", "2", "--test", "6", "--requests", "20")
 	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	file := func(name string) string { return filepath.Join(dir, name) }
-	for name, lines := range map[string]int{"users-train.ndjson": 3, "requests-train.ndjson": 9, "requests-validation.ndjson": 2, "users-test.ndjson": 6, "trace.ndjson": 20} {
+	for name, lines := range map[string]int{"users-train.ndjson": 3, "requests-train.ndjson": 9,
+		"requests-validation.ndjson": 2, "users-test.ndjson": 6, "trace.ndjson": 20} {
 		data, err := os.ReadFile(file(name))
 		if n := strings.Count(string(data), "\n"); err != nil || n != lines {
 			t.Errorf("%s has %d lines, want %d: %v", name, n, lines, err)
 		}
 	}
-	out, errs, code := grebe(t, "eval", "--device", "cpu", "--checkpoint", filepath.Join(demoData, "checkpoint"), "--ways", "item,pointwise",
-		"--items-file", file("items.ndjson"), "--users-file", file("users-test.ndjson"), "--requests-file", file("requests-test.ndjson"))
+	out, errs, code := grebe(t, "eval", "--device", "cpu", "--checkpoint", filepath.Join(demoData, "checkpoint"), "--ways",
+		"item,pointwise",
+		"--items-file", file("items.ndjson"), "--users-file", file("users-test.ndjson"),
+		"--requests-file", file("requests-test.ndjson"))
 	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
-	for _, want := range []string{"6 users", "item-first of optimum", "Not measured: pointwise", "given tokens by their place", "1 of 6 prompts are longer"} {
+	for _, want := range []string{"6 users", "item-first of optimum", "Not measured: pointwise",
+		"given tokens by their place", "1 of 6 prompts are longer"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the result lacks %q:\n%s", want, out)
 		}
@@ -119,9 +127,11 @@ func TestEvalMistakes(t *testing.T) {
 	}
 }
 
-// Setups that compute the same change nothing; bf16 instead of f32 changes scores, and an earlier run stands in for a setup.
+// Setups that compute the same change nothing; bf16 instead of f32 changes scores, and an earlier run stands in for a
+// setup.
 func TestEvalCompare(t *testing.T) {
-	out, errs, code := grebe(t, "eval", "--untrained", "--users", "2", "--ways", "user,beam", "--width", "20", "--json", "--compare", "cpu+f32,cpu+f32+batched,plain+f32+cached,cpu+bf16+kv-fp8")
+	out, errs, code := grebe(t, "eval", "--untrained", "--users", "2", "--ways", "user,beam", "--width", "20", "--json",
+		"--compare", "cpu+f32,cpu+f32+batched,plain+f32+cached,cpu+bf16+kv-fp8")
 	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
@@ -130,7 +140,8 @@ func TestEvalCompare(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(c.Lines) != 6 || len(c.Reports) != 4 {
-		t.Fatalf("%d lines of %d setups, want two ways of three setups beside the reference: %s", len(c.Lines), len(c.Reports), out)
+		t.Fatalf("%d lines of %d setups, want two ways of three setups beside the reference: %s", len(c.Lines),
+			len(c.Reports), out)
 	}
 	for _, l := range c.Lines {
 		switch {
@@ -157,8 +168,8 @@ func TestEvalCompare(t *testing.T) {
 	}
 }
 
-// Another catalog than the shop's is measured by the last items of its users, in every way that the models can: a model that
-// scores pointwise and has codes searches too.
+// Another catalog than the shop's is measured by the last items of its users, in every way that the models can: a model
+// that scores pointwise and has codes searches too.
 func TestEvalOtherCatalog(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(demoData, demo.ConfigFile))
 	if err != nil {
@@ -176,11 +187,13 @@ func TestEvalOtherCatalog(t *testing.T) {
 		return file
 	}
 	items, users := filepath.Join(demoData, "items.ndjson"), filepath.Join(demoData, "users.ndjson")
-	out, errs, code := grebe(t, "eval", "--device", "cpu", "-c", configure("catalog: {items: "+items+", users: "+users+"}\n"), "--candidates", "20")
+	out, errs, code := grebe(t, "eval", "--device", "cpu",
+		"-c", configure("catalog: {items: "+items+", users: "+users+"}\n"), "--candidates", "20")
 	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
-	for _, want := range []string{"pointwise, item-first", "beam search", "Each user's last item was held out", "Under model demo in the configuration: prefix: {orders: ["} {
+	for _, want := range []string{"pointwise, item-first", "beam search", "Each user's last item was held out",
+		"Under model demo in the configuration: prefix: {orders: ["} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the result lacks %q:\n%s", want, out)
 		}

@@ -48,7 +48,8 @@ func (f *staged) set(node, state string) {
 	defer f.mu.Unlock()
 	i := slices.IndexFunc(f.now.Nodes, func(n status.Node) bool { return n.ID == node })
 	at := time.Now().UTC().Format("2006-01-02T15:04:05.000Z07:00")
-	f.now.Changes = slices.Insert(f.now.Changes, 0, status.Change{At: at, Node: node, From: f.now.Nodes[i].State, To: state})
+	f.now.Changes = slices.Insert(f.now.Changes, 0, status.Change{
+		At: at, Node: node, From: f.now.Nodes[i].State, To: state})
 	if state == "GONE" {
 		f.now.Nodes = slices.Delete(f.now.Nodes, i, i+1)
 		return
@@ -73,7 +74,8 @@ func pageOf(t *testing.T, f server.Fleet) (url string) {
 func servePage(t *testing.T, cfg server.Config) (url string) {
 	t.Helper()
 	service, err := serve.New(serve.Config{Catalog: servetest.NewCatalog(t), SLO: time.Second, Models: []serve.Model{
-		{Name: "shop", Runner: &servetest.Runner{}, Prompt: servetest.NewBuilder(t, servetest.Tokenizer{}), Vocab: servetest.Vocab},
+		{Name: "shop", Runner: &servetest.Runner{}, Prompt: servetest.NewBuilder(t, servetest.Tokenizer{}),
+			Vocab: servetest.Vocab},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +120,8 @@ func TestFleetPage(t *testing.T) {
 	patient := chromedp.WithPollingTimeout(0) // until the browser's context ends
 	state := func(node, want string) chromedp.Action {
 		return chromedp.Poll(fmt.Sprintf(`[...document.querySelectorAll("#fleet .node")].some(
-			n => n.querySelector("b").textContent === %q && n.querySelector(".state").textContent.startsWith(%q))`, node, want), nil, patient)
+			n => n.querySelector("b").textContent === %q && n.querySelector(".state").textContent.startsWith(%q))`, node, want),
+			nil, patient)
 	}
 	change := func(node, to string) chromedp.Action {
 		return chromedp.ActionFunc(func(context.Context) error { f.set(node, to); return nil })
@@ -145,7 +148,8 @@ func TestFleetPage(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v; %v", err, complaints())
 	}
-	for _, want := range []string{"Cluster demo: 2 of 2 nodes active", "ACTIVE → LEASE_LOST", "LEASE_LOST → SUSPECT", "SUSPECT → GONE",
+	for _, want := range []string{"Cluster demo: 2 of 2 nodes active", "ACTIVE → LEASE_LOST", "LEASE_LOST → SUSPECT",
+		"SUSPECT → GONE",
 		"left at", "42 ms ago", "n3<b>", "hrcs, epoch 4", "2.00 GB"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %q", want, text)

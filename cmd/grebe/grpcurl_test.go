@@ -59,7 +59,8 @@ func grpcurl(args []string, out io.Writer) error {
 }
 
 // reflected asks a server for the description of a method.
-func reflected(ctx context.Context, conn *grpc.ClientConn, service, name string) (protoreflect.MethodDescriptor, error) {
+func reflected(ctx context.Context, conn *grpc.ClientConn, service,
+	name string) (protoreflect.MethodDescriptor, error) {
 	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,8 @@ type healthCmd struct {
 }
 
 func (healthCmd) Help() string {
-	return `Exits with 0 when the server answers requests, and with 1 and the reason otherwise. For health checks of containers.
+	return `Exits with 0 when the server answers requests, and with 1 and the reason otherwise. For health checks of
+containers.
 
 Example:
 

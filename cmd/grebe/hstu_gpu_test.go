@@ -25,7 +25,8 @@ func paperModel(t *testing.T, length int) string {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	spec := hstutest.Spec{Hidden: 512, Layers: 6, Heads: 4, HeadDim: 128, Items: 20_000, MaxSeqLen: length, DType: compute.BF16, Seed: 1}
+	spec := hstutest.Spec{Hidden: 512, Layers: 6, Heads: 4, HeadDim: 128, Items: 20_000, MaxSeqLen: length,
+		DType: compute.BF16, Seed: 1}
 	if err := hstutest.Write(dir, spec); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,8 @@ func (r *running) rankEvents(t *testing.T, user uint64, n int, named bool) event
 	for i := range 100 {
 		candidates = append(candidates, fmt.Sprintf(`{"id":"i%d"}`, i*199))
 	}
-	return r.askEvents(t, "/v1/rank", `{"deadline_ms":30000,"user":{`+id+`"events":[`+eventsOf(user, n)+`]},"candidates":[`+strings.Join(candidates, ",")+`]}`)
+	return r.askEvents(t, "/v1/rank", `{"deadline_ms":30000,"user":{`+id+`"events":[`+eventsOf(user, n)+
+		`]},"candidates":[`+strings.Join(candidates, ",")+`]}`)
 }
 
 // apart is the largest difference of two rankings' scores.
@@ -109,7 +111,8 @@ func TestServeEventsOnTheGPU(t *testing.T) {
 	apptest.NeedGPU(t)
 	const longest = 15_000
 	serve := func(t *testing.T, dir, device, dtype string) *running {
-		return start(t, "serve", "--model", dir, "--device", device, "--set", "data_dir="+t.TempDir(), "--set", "models[0].dtype="+dtype,
+		return start(t, "serve", "--model", dir, "--device", device, "--set", "data_dir="+t.TempDir(), "--set",
+			"models[0].dtype="+dtype,
 			"--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=")
 	}
 	short := paperModel(t, 600)
@@ -155,17 +158,20 @@ func serveEvents(t *testing.T, r *running, dtype string, n, users int, tolerance
 		returning := r.rankEvents(t, user, n, true)
 		again := r.rankEvents(t, user, n, false)
 		if returning.Usage.Cached != n-more || again.Usage.Cached != 0 {
-			t.Errorf("user %d with %d events: %d cached when returning, want %d; %d without a name, want none", user, n, returning.Usage.Cached, n-more, again.Usage.Cached)
+			t.Errorf("user %d with %d events: %d cached when returning, want %d; %d without a name, want none", user, n,
+				returning.Usage.Cached, n-more, again.Usage.Cached)
 		}
 		worst = max(worst, apart(t, returning, again))
 		cold, back = append(cold, again.Timing.Compute), append(back, returning.Timing.Compute)
 		coldTotal, backTotal = append(coldTotal, again.Timing.Total), append(backTotal, returning.Timing.Total)
 	}
 	if worst > tolerance {
-		t.Errorf("%d events: a returning user's scores differ from recomputation by %.2g, want at most %g", n, worst, tolerance)
+		t.Errorf("%d events: a returning user's scores differ from recomputation by %.2g, want at most %g", n, worst,
+			tolerance)
 	}
 	recommend := func(id string) eventsAnswer {
-		return r.askEvents(t, "/v1/recommend", `{"deadline_ms":30000,"n":10,"exclude_seen":true,"user":{`+id+`"events":[`+eventsOf(uint64(n), n)+`]}}`)
+		return r.askEvents(t, "/v1/recommend", `{"deadline_ms":30000,"n":10,"exclude_seen":true,"user":{`+id+`"events":[`+
+			eventsOf(uint64(n), n)+`]}}`)
 	}
 	kept, anew := recommend(fmt.Sprintf(`"id":"u%d",`, n)), recommend("")
 	same := 0
@@ -178,6 +184,8 @@ func serveEvents(t *testing.T, r *running, dtype string, n, users int, tolerance
 		t.Errorf("%d events: %d of 10 recommendations are those of recomputation: %+v, %+v", n, same, kept, anew)
 	}
 	middle := func(x []float64) float64 { slices.Sort(x); return x[len(x)/2] }
-	t.Logf("%s, %d events, 100 candidates: cold %.2f ms on the GPU, %.2f ms in all (worst %.2f); returning with 20 new events %.2f ms and %.2f ms (worst %.2f); scores apart %.2g; %d of 10 recommendations the same",
-		dtype, n, middle(cold), middle(coldTotal), slices.Max(coldTotal), middle(back), middle(backTotal), slices.Max(backTotal), worst, same)
+	t.Logf("%s, %d events, 100 candidates: cold %.2f ms on the GPU, %.2f ms in all (worst %.2f); returning with 20 new "+
+		"events %.2f ms and %.2f ms (worst %.2f); scores apart %.2g; %d of 10 recommendations the same",
+		dtype, n, middle(cold), middle(coldTotal), slices.Max(coldTotal), middle(back), middle(backTotal),
+		slices.Max(backTotal), worst, same)
 }

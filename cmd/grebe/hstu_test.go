@@ -45,7 +45,8 @@ func TestServeEvents(t *testing.T) {
 	first := ask("/v1/rank", `{"user":{"id":"u"},"candidates":[{"id":"i5"},{"id":"i9"}]}`)
 	ask("/v1/users/u/events", `{"events":[{"item":"i4","time":3,"action":4}]}`)
 	second := ask("/v1/rank", `{"user":{"id":"u"},"candidates":[{"id":"i5"},{"id":"i9"}]}`)
-	if len(first.Results) != 2 || first.Results[0].Tasks["click"] <= 0 || first.Usage.Computed != 4 || second.Usage.Cached != 2 || second.Usage.Computed != 3 {
+	if len(first.Results) != 2 || first.Results[0].Tasks["click"] <= 0 || first.Usage.Computed != 4 ||
+		second.Usage.Cached != 2 || second.Usage.Computed != 3 {
 		t.Errorf("the first ranking is %+v, the second %+v", first, second)
 	}
 	found := ask("/v1/recommend", `{"user":{"id":"u"},"n":4,"exclude":["i1"],"exclude_seen":true}`)
@@ -57,7 +58,8 @@ func TestServeEvents(t *testing.T) {
 	if len(found.Results) != 4 || found.Usage.Computed != 1 {
 		t.Errorf("recommended %+v", found)
 	}
-	if status, text := r.get(t, http.MethodGet, "/v1/models", ""); status != http.StatusOK || !strings.Contains(text, `"scoring":"tasks"`) {
+	if status, text := r.get(t, http.MethodGet, "/v1/models", ""); status != http.StatusOK ||
+		!strings.Contains(text, `"scoring":"tasks"`) {
 		t.Errorf("/v1/models answers %d: %s", status, text)
 	}
 	if code := r.stop(t); code != cli.Done {
@@ -104,7 +106,8 @@ models:
 	r := start(t, "serve", "-c", file)
 	answer := func(model string) (results string) {
 		status, text := r.get(t, http.MethodPost, "/v1/rank",
-			`{"model":"`+model+`","user":{"events":[{"item":"i3","action":1},{"item":"i7","action":2}]},"candidates":[{"id":"i5"},{"id":"i9"}]}`)
+			`{"model":"`+model+
+				`","user":{"events":[{"item":"i3","action":1},{"item":"i7","action":2}]},"candidates":[{"id":"i5"},{"id":"i9"}]}`)
 		if status != http.StatusOK {
 			t.Fatalf("model %s answers %d: %s", model, status, text)
 		}

@@ -57,8 +57,10 @@ Examples:
 
 func (c *importCmd) Run(w *cli.World) error {
 	return (&ingest.Import{
-		Files: c.Files, Server: c.Server, Config: c.Config, DataDir: c.DataDir, Kind: c.Kind, Format: c.Format, Separator: c.Separator,
-		From: c.From, Query: c.Query, PasswordFile: c.Password, Map: c.Map, Lists: c.Lists, LastWins: c.Duplicates == "last", Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force, DryRun: c.DryRun,
+		Files: c.Files, Server: c.Server, Config: c.Config, DataDir: c.DataDir, Kind: c.Kind, Format: c.Format,
+		Separator: c.Separator,
+		From:      c.From, Query: c.Query, PasswordFile: c.Password, Map: c.Map, Lists: c.Lists,
+		LastWins: c.Duplicates == "last", Skip: c.OnError == "skip", Restart: c.Restart, Force: c.Force, DryRun: c.DryRun,
 		Access: &c.AccessFlags, Codes: app.UsableCodes,
 	}).Run(w)
 }

@@ -57,7 +57,8 @@ func TestImport(t *testing.T) {
 	dir := t.TempDir()
 	items := writeLines(t, "items.ndjson", `{"id":"i1","text":"a"}`, ``, `{"id":"i2","text":"b"}`, `{"id":"i3"}`)
 	users := writeLines(t, "people.jsonl", `{"id":"u1","history":["i1"]}`, `{"id":"u2"}`, ``)
-	imported(t, 0, `items \(by its name\) into [\s\S]*people.jsonl: users \(by its first line\)|3 lines: 3 created`, items, users, "--data-dir", dir)
+	imported(t, 0, `items \(by its name\) into [\s\S]*people.jsonl: users \(by its first line\)|3 lines: 3 created`, items,
+		users, "--data-dir", dir)
 	if s := stats(t, dir); s.Items != 3 || s.Users != 2 {
 		t.Errorf("%+v", s)
 	}
@@ -71,22 +72,26 @@ func TestImport(t *testing.T) {
 }
 
 func TestImportBadLines(t *testing.T) {
-	lines := []string{`{"id":"a"}`, `{"idd":"b"}`, `{"id":"c"}`, `{`, `{"id":"` + strings.Repeat("x", 600) + `"}`, `{"id":"d"}`}
+	lines := []string{`{"id":"a"}`, `{"idd":"b"}`, `{"id":"c"}`, `{`, `{"id":"` + strings.Repeat("x", 600) + `"}`,
+		`{"id":"d"}`}
 	path := writeLines(t, "items.ndjson", lines...)
 	dir := t.TempDir()
 	imported(t, 1, `items.ndjson:2: idd: unknown field`, path, "--data-dir", dir)
 	if s := stats(t, dir); s.Items != 1 {
 		t.Errorf("%d items before the bad line, want 1", s.Items)
 	}
-	out := imported(t, 0, `Going on at line 2[\s\S]* 6 lines: 3 created, 0 replaced, 0 deleted, 0 unchanged, 3 bad`, path, "--on-error", "skip", "--data-dir", dir)
+	out := imported(t, 0, `Going on at line 2[\s\S]* 6 lines: 3 created, 0 replaced, 0 deleted, 0 unchanged, 3 bad`, path,
+		"--on-error", "skip", "--data-dir", dir)
 	for _, want := range []string{":2: idd: unknown field", ":4: not JSON", ":5: id: 600 bytes"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not told:\n%s", want, out)
 		}
 	}
-	imported(t, 0, `6 lines: 0 created, 0 replaced, 0 deleted, 3 unchanged, 3 bad`, path, "--on-error", "skip", "--data-dir", dir)
+	imported(t, 0, `6 lines: 0 created, 0 replaced, 0 deleted, 3 unchanged, 3 bad`, path, "--on-error", "skip",
+		"--data-dir", dir)
 	many := strings.Repeat("{\n", 1000)
-	if out := imported(t, 0, `1000 bad`, writeLines(t, "items.ndjson", many), "--on-error", "skip", "--data-dir", dir); strings.Count(out, "\n") > 30 {
+	if out := imported(t, 0, `1000 bad`, writeLines(t, "items.ndjson", many), "--on-error", "skip",
+		"--data-dir", dir); strings.Count(out, "\n") > 30 {
 		t.Errorf("1000 bad lines take %d lines of output", strings.Count(out, "\n"))
 	}
 }
@@ -113,7 +118,8 @@ func TestImportThroughAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	cat := catalog.New(catalog.Options{MaxItems: 250})
-	service, err := serve.New(serve.Config{Models: []serve.Model{{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 10}}, Catalog: cat})
+	service, err := serve.New(serve.Config{Models: []serve.Model{{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 10}},
+		Catalog: cat})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +137,10 @@ func TestImportThroughAServer(t *testing.T) {
 	}
 	imported(t, 0, `250 lines: 250 created`, writeLines(t, "items.ndjson", lines...), "--server", ts.URL)
 	full := writeLines(t, "items.ndjson", `{"delete":"i7"}`, `{"id":"x"}`, `bad`, `{"id":"y"}`, `{"id":"i1"}`)
-	out := imported(t, 0, `5 lines: 1 created, 1 replaced, 1 deleted, 0 unchanged, 2 bad`, full, "--server", ts.URL, "--on-error", "skip")
-	if !strings.Contains(out, "items.ndjson:4: the catalog is full") || !strings.Contains(out, "items.ndjson:3: not JSON") {
+	out := imported(t, 0, `5 lines: 1 created, 1 replaced, 1 deleted, 0 unchanged, 2 bad`, full, "--server", ts.URL,
+		"--on-error", "skip")
+	if !strings.Contains(out, "items.ndjson:4: the catalog is full") ||
+		!strings.Contains(out, "items.ndjson:3: not JSON") {
 		t.Errorf("the errors name other lines:\n%s", out)
 	}
 	imported(t, 1, `items.ndjson:3: not JSON`, full, "--server", ts.URL)
@@ -175,7 +183,8 @@ func TestImportIsResumed(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("files left behind: %v, %v", left, err)
 	}
-	imported(t, 0, fmt.Sprintf(`%d lines: 0 created, 0 replaced, 0 deleted, %d unchanged`, n, n), path, "--data-dir", dir, "--restart")
+	imported(t, 0, fmt.Sprintf(`%d lines: 0 created, 0 replaced, 0 deleted, %d unchanged`, n, n), path, "--data-dir", dir,
+		"--restart")
 }
 
 // interruptImport sends a signal to an import once it has saved how far it is.

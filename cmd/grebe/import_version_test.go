@@ -33,11 +33,13 @@ func versioned(t *testing.T) (url string, c *catalog.Catalog, k *generate.Keeper
 	}
 	c = catalog.New(catalog.Options{})
 	g := &generate.Generator{Prompt: b}
-	k, err = generate.NewKeeper(c, generate.KeeperOptions{}, generate.Target{Name: "m", Generator: g, Model: emptyPacker{}})
+	k, err = generate.NewKeeper(c, generate.KeeperOptions{},
+		generate.Target{Name: "m", Generator: g, Model: emptyPacker{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	service, err := serve.New(serve.Config{Models: []serve.Model{{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 100, Generate: g}}, Catalog: c, Versions: k})
+	service, err := serve.New(serve.Config{Models: []serve.Model{
+		{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 100, Generate: g}}, Catalog: c, Versions: k})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,8 @@ func two(i int) string { return fmt.Sprintf("%d,%d", i%20, i/20%20) }
 func TestAnImportThroughAServerIsOneVersion(t *testing.T) {
 	url, c, k := versioned(t)
 	half := itemLines(1000, "first", two)
-	imported(t, 0, `500 created[\s\S]*500 created`, writeLines(t, "items-a.ndjson", half[:500]...), writeLines(t, "items-b.ndjson", half[500:]...), "--server", url)
+	imported(t, 0, `500 created[\s\S]*500 created`, writeLines(t, "items-a.ndjson", half[:500]...),
+		writeLines(t, "items-b.ndjson", half[500:]...), "--server", url)
 	imported(t, 0, `1000 replaced`, writeLines(t, "items.ndjson", itemLines(1000, "second", two)...), "--server", url)
 	if v := k.Versions(); len(v) != 3 || v[0].Items != 1000 || v[1].Items != 1000 || v[2].Items != 0 {
 		t.Fatalf("two imports made the versions %+v", v)
@@ -88,7 +91,8 @@ func TestAnImportThatHalvesAModelAsksForForce(t *testing.T) {
 	three := writeLines(t, "items.ndjson", itemLines(299, "bad", func(i int) string { return two(i) + ",1" })...)
 	version := c.Stats().Version
 	out := imported(t, 1, `left with 1 of the 300 items.*--force`, three, "--server", url)
-	if !strings.Contains(out, `does not have the codes of 299 items`) || !strings.Contains(out, `"i0": 3 codes, but the model has 2 levels`) {
+	if !strings.Contains(out, `does not have the codes of 299 items`) ||
+		!strings.Contains(out, `"i0": 3 codes, but the model has 2 levels`) {
 		t.Errorf("the unusable codes are not reported:\n%s", out)
 	}
 	if it, _ := c.Item("i0"); it.Text != "good 0" || c.Stats().Version != version {
@@ -114,7 +118,8 @@ func TestImportsIntoAFolderAreVersions(t *testing.T) {
 	code := func(i int) string { return fmt.Sprintf("%d,%d,%d", i%4, i/4%4, i/16%4) }
 	imported(t, 0, `60 created`, writeLines(t, "items.ndjson", itemLines(60, "first", code)...), "-c", config)
 	imported(t, 0, `60 replaced`, writeLines(t, "items.ndjson", itemLines(60, "second", code)...), "-c", config)
-	imported(t, 1, `left with 0 of the 60 items.*--force`, writeLines(t, "items.ndjson", itemLines(60, "bad", two)...), "-c", config)
+	imported(t, 1, `left with 0 of the 60 items.*--force`, writeLines(t, "items.ndjson", itemLines(60, "bad", two)...),
+		"-c", config)
 	c, err := catalog.Open(datadir.Catalog(dir), catalog.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +194,8 @@ func TestDoctorReportsUnusableCodes(t *testing.T) {
 	t.Setenv("GREBE_LISTEN", "127.0.0.1:0")
 	t.Setenv("GREBE_ADMIN_LISTEN", "127.0.0.1:0")
 	t.Setenv("GREBE_GRPC_LISTEN", "127.0.0.1:0")
-	imported(t, 0, `2 created`, writeLines(t, "items.ndjson", `{"id":"good","codes":[1,1,1]}`, `{"id":"bad","codes":[1,1,1,1]}`), "--data-dir", dir)
+	imported(t, 0, `2 created`, writeLines(t, "items.ndjson", `{"id":"good","codes":[1,1,1]}`,
+		`{"id":"bad","codes":[1,1,1,1]}`), "--data-dir", dir)
 	out, errs, _ := grebe(t, "doctor", "-c", filepath.Join(demoData, demo.ConfigFile))
 	if !strings.Contains(out, `does not have the codes of 1 items`) || !strings.Contains(out, `"bad": 4 codes`) {
 		t.Errorf("doctor says %s%s", out, errs)

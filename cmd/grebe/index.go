@@ -65,7 +65,8 @@ Examples:
 }
 
 func (c *indexCmd) Run(w *cli.World) error {
-	if none := (prototypeFlags{Users: 20000, Memory: "64MiB"}); !c.Prototypes && c.prototypeFlags != none { // their defaults
+	// their defaults
+	if none := (prototypeFlags{Users: 20000, Memory: "64MiB"}); !c.Prototypes && c.prototypeFlags != none {
 		return cli.Usagef("--prototype-users and its like go with --prototypes: without it, items are computed")
 	}
 	if none := (importanceFlags{Prompts: 32, Candidates: 100}); !c.Importance && c.importanceFlags != none {
@@ -137,7 +138,8 @@ func (c *indexCmd) Run(w *cli.World) error {
 		done++
 	}
 	if done == 0 {
-		return cli.Usagef("prototypes and importance are of texts, which models of events do not read: no other is asked for of %s", c.Config)
+		return cli.Usagef("prototypes and importance are of texts, which models of events do not read: no other is asked "+
+			"for of %s", c.Config)
 	}
 	return nil
 }
@@ -153,7 +155,8 @@ func (c *indexCmd) onDisk(cfg *config.Config) bool {
 func (c *indexCmd) inMemory(w *cli.World, cfg *config.Config) error {
 	err := indexThrough(w, &c.AccessFlags, serverOf(cfg), c.Model)
 	if errors.Is(err, errNoServer) {
-		return fmt.Errorf("nothing would be kept: there is no room on disk, and %w. Give cache.disk a size such as 10GiB; or start the server, "+
+		return fmt.Errorf("nothing would be kept: there is no room on disk, and %w. Give cache.disk a size such as 10GiB; "+
+			"or start the server, "+
 			"which computes items by itself while it is idle; or name one that runs with --server", err)
 	}
 	return err

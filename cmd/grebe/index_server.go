@@ -104,7 +104,8 @@ func (s *indexServer) call(w *cli.World, method, query string) ([]ahead.Progress
 // showIndex shows how far the models are: on one line of a terminal, on a line each elsewhere.
 func showIndex(w *cli.World, all []ahead.Progress) {
 	for _, p := range all {
-		line := fmt.Sprintf("%s: %s, %d of %d items looked at, %d computed", p.Model, p.State, p.Items-p.Left, p.Items, p.Computed)
+		line := fmt.Sprintf("%s: %s, %d of %d items looked at, %d computed", p.Model, p.State, p.Items-p.Left, p.Items,
+			p.Computed)
 		if w.Terminal {
 			fmt.Fprintf(w.Stderr, "\r%s\x1b[K", line)
 		} else {
@@ -118,7 +119,8 @@ func tellIndexed(w *cli.World, all []ahead.Progress) error {
 	var failed error
 	for _, p := range all {
 		there := p.Items - p.Left - p.Computed - p.TooLong - p.Failed
-		fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already or have no tokens", p.Model, p.Computed, p.Items, there)
+		fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already or have no tokens", p.Model, p.Computed,
+			p.Items, there)
 		if p.TooLong > 0 {
 			fmt.Fprintf(w.Stdout, ", %d are too long for the model or its memory", p.TooLong)
 		}

@@ -16,7 +16,8 @@ func TestIndexTellsWhatIsNotKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(config, []byte(strings.Replace(string(text), "disk: 1GiB", "disk: 1MiB", 1)), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(strings.Replace(string(text), "disk: 1GiB", "disk: 1MiB", 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, errs, code := grebe(t, "index", "-c", config)
@@ -32,8 +33,8 @@ func TestPrototypesOfNoUsers(t *testing.T) {
 	}
 }
 
-// Without a disk a running server computes the items, found by its configuration or by its address. Without a server the command
-// says what to do.
+// Without a disk a running server computes the items, found by its configuration or by its address. Without a server
+// the command says what to do.
 func TestIndexThroughAServer(t *testing.T) {
 	config := crashSite(t, 50)
 	set := func(from, to string) {
@@ -60,17 +61,20 @@ func TestIndexThroughAServer(t *testing.T) {
 	for _, args := range [][]string{{"-c", config}, {"--server", s.url}, {"--server", s.url, "--model", "demo"}} {
 		out, errs, code := grebe(t, append([]string{"index"}, args...)...)
 		var computed, items, there int
-		if _, err := fmt.Sscanf(out, "demo: %d of %d items computed, %d were there already", &computed, &items, &there); err != nil {
+		if _, err := fmt.Sscanf(out, "demo: %d of %d items computed, %d were there already", &computed, &items,
+			&there); err != nil {
 			t.Errorf("%v: %v: %q, %q", args, err, out, errs)
 		}
 		if code != cli.Done || items != 50 || computed+there != 50 {
 			t.Errorf("%v: exit code %d: %s%s; want 50 items", args, code, out, errs)
 		}
 	}
-	if out, errs, code := grebe(t, "index", "--server", s.url, "--model", "none"); code != cli.Failed || !strings.Contains(errs, "no model") {
+	if out, errs, code := grebe(t, "index", "--server", s.url, "--model", "none"); code != cli.Failed ||
+		!strings.Contains(errs, "no model") {
 		t.Errorf("a model that is not there: exit code %d: %s%s", code, out, errs)
 	}
-	for _, args := range []string{"index", "index --server x", "index --server http://x -c y", "index --server http://x --prototypes"} {
+	for _, args := range []string{"index", "index --server x", "index --server http://x -c y",
+		"index --server http://x --prototypes"} {
 		if out, errs, code := grebe(t, strings.Fields(args)...); code != cli.Misuse {
 			t.Errorf("%s: exit code %d: %s%s", args, code, out, errs)
 		}
@@ -88,7 +92,8 @@ func TestIndexBesideAServer(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 	out, errs, code = grebe(t, "index", "-c", config, "--importance")
-	if code != cli.Failed || !strings.HasSuffix(strings.TrimSpace(errs), "in use by another process: stop the server first") {
+	if code != cli.Failed || !strings.HasSuffix(strings.TrimSpace(errs),
+		"in use by another process: stop the server first") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
 }

@@ -66,7 +66,8 @@ func company(t *testing.T) (things []thing, bought []purchase) {
 		}
 		for u := range 40 {
 			for k := range 3 + u%9 {
-				bought = append(bought, purchase{fmt.Sprintf("%d-%d", u, k), fmt.Sprint("u", u), things[(u*37+k*k*11)%300].SKU, int64(1_700_000_000 + 100*u + k)})
+				bought = append(bought, purchase{fmt.Sprintf("%d-%d", u, k), fmt.Sprint("u", u), things[(u*37+k*k*11)%300].SKU,
+					int64(1_700_000_000 + 100*u + k)})
 			}
 		}
 		return things, bought
@@ -100,7 +101,8 @@ func company(t *testing.T) (things []thing, bought []purchase) {
 	lines("Beauty.txt", func(line string) {
 		cells := strings.Fields(line)
 		for k, item := range cells[1:] {
-			bought = append(bought, purchase{cells[0] + "-" + fmt.Sprint(k), "u" + cells[0], skus[item], int64(1_400_000_000 + len(bought))})
+			bought = append(bought, purchase{cells[0] + "-" + fmt.Sprint(k), "u" + cells[0], skus[item],
+				int64(1_400_000_000 + len(bought))})
 		}
 	})
 	return things, bought
@@ -113,8 +115,10 @@ func journeyConfig(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer("./checkpoint", filepath.Join(demoData, "checkpoint"), "{attributes.category}", "{attributes.brand}").Replace(string(text))
-	config = regexp.MustCompile(`(?m)^    codes: .*$`).ReplaceAllString(config, "    codes: {first_token: [0, 64, 128], size: [64, 64, 64]}")
+	config := strings.NewReplacer("./checkpoint", filepath.Join(demoData, "checkpoint"), "{attributes.category}",
+		"{attributes.brand}").Replace(string(text))
+	config = regexp.MustCompile(`(?m)^    codes: .*$`).ReplaceAllString(config,
+		"    codes: {first_token: [0, 64, 128], size: [64, 64, 64]}")
 	config = regexp.MustCompile(`(?m)^catalog: .*$`).ReplaceAllString(config, `cache: {ahead: "off"}`)
 	config = strings.Replace(config, "cache: {host_memory: 256MiB}\n", "", 1)
 	path := filepath.Join(t.TempDir(), "grebe.yaml")
@@ -153,11 +157,13 @@ func withCodes(t *testing.T, config string, things []thing) {
 	t.Helper()
 	var lines []map[string]any
 	for i := range things {
-		lines = append(lines, map[string]any{"id": things[i].SKU, "text": things[i].Title, "attributes": map[string][]string{"brand": {things[i].Brand}}})
+		lines = append(lines, map[string]any{"id": things[i].SKU, "text": things[i].Title,
+			"attributes": map[string][]string{"brand": {things[i].Brand}}})
 	}
 	dir := t.TempDir()
 	coded := filepath.Join(dir, "coded.ndjson")
-	succeeds(t, "codes", jsonLines(t, "items.ndjson", lines), "-c", config, "--codebook", filepath.Join(dir, "book"), "--sizes", "64,64,64", "-o", coded)
+	succeeds(t, "codes", jsonLines(t, "items.ndjson", lines), "-c", config, "--codebook", filepath.Join(dir, "book"),
+		"--sizes", "64,64,64", "-o", coded)
 	text, err := os.ReadFile(coded)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +173,8 @@ func withCodes(t *testing.T, config string, things []thing) {
 			ID    string
 			Codes []int32
 		}
-		if err := json.Unmarshal([]byte(line), &it); err != nil || i >= len(things) || it.ID != things[i].SKU || len(it.Codes) != 3 {
+		if err := json.Unmarshal([]byte(line), &it); err != nil || i >= len(things) || it.ID != things[i].SKU ||
+			len(it.Codes) != 3 {
 			t.Fatalf("line %d of the items with codes is %s: %v", i, line, err)
 		}
 		things[i].SID = it.Codes
@@ -197,7 +204,8 @@ func fillDatabase(t *testing.T, driver, address, column string, things []thing, 
 			t.Fatalf("%.80s: %v", query, err)
 		}
 	}
-	run(`CREATE TABLE products (n INT PRIMARY KEY, sku VARCHAR(40), title VARCHAR(4000), brand VARCHAR(400), sid ` + column + `)`)
+	run(`CREATE TABLE products (n INT PRIMARY KEY, sku VARCHAR(40), title VARCHAR(4000), brand VARCHAR(400), sid ` +
+		column + `)`)
 	quote := func(s string) string {
 		if driver == "mysql" {
 			s = strings.ReplaceAll(s, `\`, `\\`)
@@ -206,7 +214,8 @@ func fillDatabase(t *testing.T, driver, address, column string, things []thing, 
 	}
 	var rows []string
 	for i, x := range things {
-		rows = append(rows, fmt.Sprintf("(%d,%s,%s,%s,%s)", i, quote(x.SKU), quote(x.Title), quote(x.Brand), quote(list(x.SID))))
+		rows = append(rows, fmt.Sprintf("(%d,%s,%s,%s,%s)", i, quote(x.SKU), quote(x.Title), quote(x.Brand),
+			quote(list(x.SID))))
 		if len(rows) == 1000 || i == len(things)-1 {
 			run("INSERT INTO products VALUES " + strings.Join(rows, ","))
 			rows = rows[:0]
@@ -246,7 +255,8 @@ func (j *journey) arrive(t *testing.T, dir string, stream ...string) string {
 			t.Fatal(err)
 		}
 		for end := time.Now().Add(3 * time.Minute); len(user.Events) < count[last]; time.Sleep(20 * time.Millisecond) {
-			if answer := s.call(http.MethodGet, "/v1/users/"+last, ""); answer != nil && json.Unmarshal(answer, &user) != nil || time.Now().After(end) {
+			if answer := s.call(http.MethodGet, "/v1/users/"+last, ""); answer != nil && json.Unmarshal(answer, &user) != nil ||
+				time.Now().After(end) {
 				t.Fatalf("the last events did not come: %s", answer)
 			}
 		}
@@ -257,7 +267,8 @@ func (j *journey) arrive(t *testing.T, dir string, stream ...string) string {
 	h := sha256.New()
 	for u, want := range count {
 		user.Events = nil
-		if answer := s.call(http.MethodGet, "/v1/users/"+u, ""); json.Unmarshal(answer, &user) != nil || len(user.Events) != want {
+		if answer := s.call(http.MethodGet, "/v1/users/"+u, ""); json.Unmarshal(answer, &user) != nil ||
+			len(user.Events) != want {
 			t.Fatalf("user %s has %d events, want %d: %s", u, len(user.Events), want, answer)
 		}
 	}
@@ -308,7 +319,8 @@ func TestJourney(t *testing.T) {
 	withCodes(t, j.config, j.things)
 	dir := filepath.Join(t.TempDir(), "parquet")
 	succeeds(t, "import", parquetOf(t, "items.parquet", j.things), "--kind", "items", "--map", thingMap, "--data-dir", dir)
-	succeeds(t, "import", parquetOf(t, "events.parquet", j.bought), "--kind", "events", "--map", "id=id,user=uid,item=sku,time=at", "--data-dir", dir)
+	succeeds(t, "import", parquetOf(t, "events.parquet", j.bought), "--kind", "events", "--map",
+		"id=id,user=uid,item=sku,time=at", "--data-dir", dir)
 	want := j.arrive(t, dir)
 	compare := func(t *testing.T, got string) {
 		t.Helper()
@@ -399,7 +411,8 @@ func TestUndoUnderLoad(t *testing.T) {
 	s := startServer(t, journeyConfig(t), "--data-dir", t.TempDir(), "--slo-ms", "60000")
 	defer s.kill()
 	line := func(i int, text string, turn int) string {
-		return fmt.Sprintf(`{"id":"i%d","text":"%s %d","codes":[%d,%d,%d],"attributes":{"brand":["b%d"]}}`, i, text, i, (i+turn)%64, i/64%64, i/4096%64, i%7)
+		return fmt.Sprintf(`{"id":"i%d","text":"%s %d","codes":[%d,%d,%d],"attributes":{"brand":["b%d"]}}`, i, text, i,
+			(i+turn)%64, i/64%64, i/4096%64, i%7)
 	}
 	const good = 300
 	var right, bad []string

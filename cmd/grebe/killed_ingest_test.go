@@ -111,7 +111,8 @@ func TestKilledImport(t *testing.T) {
 	files := [2]string{writeLines(t, "products.csv", products...), writeLines(t, "clicks.csv", clicks...)}
 	args := func(kind int, dir string) []string {
 		return [][]string{
-			{"import", files[0], "--kind", "items", "--map", "id=sku,text=title,attributes.price=price:number", "--data-dir", dir},
+			{"import", files[0], "--kind", "items", "--map", "id=sku,text=title,attributes.price=price:number",
+				"--data-dir", dir},
 			{"import", files[1], "--kind", "events", "--map", "user=uid,item=sku,time=at", "--data-dir", dir},
 		}[kind]
 	}
@@ -157,12 +158,13 @@ func TestKilledImport(t *testing.T) {
 		}
 	}
 	if n, m, got := held(t, killed); got != want {
-		t.Errorf("after kills there are %d items and %d events, which differ from those of an import that is left alone", n, m)
+		t.Errorf("after kills there are %d items and %d events, which differ from those of an import that is left alone", n,
+			m)
 	}
 }
 
-// A stream whose consumer is killed at random moments leaves the events of one that is left alone: none is lost, and none
-// is there twice.
+// A stream whose consumer is killed at random moments leaves the events of one that is left alone: none is lost, and
+// none is there twice.
 func TestKilledStream(t *testing.T) {
 	s := startServer(t, filepath.Join(demoData, demo.ConfigFile), "--data-dir", t.TempDir(), "--slo-ms", "60000")
 	defer s.kill()
@@ -170,7 +172,8 @@ func TestKilledStream(t *testing.T) {
 	users := messages / 200
 	lines := func(prefix string) (out []string) {
 		for i := range messages {
-			out = append(out, fmt.Sprintf(`{"user":"%s%d","item":"i%05d","time":%d,"id":"e%d"}`, prefix, i%users, 1+i%500, 1_700_000_000+i, i))
+			out = append(out, fmt.Sprintf(`{"user":"%s%d","item":"i%05d","time":%d,"id":"e%d"}`, prefix, i%users, 1+i%500,
+				1_700_000_000+i, i))
 		}
 		return out
 	}

@@ -44,7 +44,8 @@ func TestDebianPackage(t *testing.T) {
 		}
 	}
 	dpkg("--install", deb)
-	if users, err := os.ReadFile(filepath.Join(root, "etc/passwd")); err != nil || !strings.Contains(string(users), "\ngrebe:") {
+	if users, err := os.ReadFile(filepath.Join(root, "etc/passwd")); err != nil ||
+		!strings.Contains(string(users), "\ngrebe:") {
 		t.Errorf("no user grebe in\n%s(%v)", users, err)
 	}
 	installed := filepath.Join(root, "usr/bin/grebe")
@@ -71,7 +72,8 @@ func TestDebianPackage(t *testing.T) {
 	}
 	config := filepath.Join(root, "etc/grebe/grebe.yaml")
 	model := filepath.Join(state, "demo/lm")
-	if out := string(grebe("serve", "-c", config, "--model", model, "--print-config")); !strings.Contains(out, "data_dir: /var/lib/grebe #") {
+	if out := string(grebe("serve", "-c", config, "--model", model, "--print-config")); !strings.Contains(out,
+		"data_dir: /var/lib/grebe #") {
 		t.Errorf("the package's configuration is read as\n%s", out)
 	}
 

@@ -29,12 +29,12 @@ type quantiseCmd struct {
 
 // Help has the examples that kong prints.
 func (quantiseCmd) Help() string {
-	return `Rounds the matrices of all layers to 8-bit integers, one scale per output, and reports the relative error of the weights
-of each layer. Embedding, head and norms keep their format. With --out it writes a checkpoint in the compressed-tensors format
-(INT8 W8A8), which Grebe and other servers load. Grebe computes in its integers on CPUs.
+	return `Rounds the matrices of all layers to 8-bit integers, one scale per output, and reports the relative error of
+the weights of each layer. Embedding, head and norms keep their format. With --out it writes a checkpoint in the
+compressed-tensors format (INT8 W8A8), which Grebe and other servers load. Grebe computes in its integers on CPUs.
 
-With --calibrate the report says how far rounding each product, alone, moves the states behind its layer, and which ones to
-keep. They are printed as a line for the configuration (weights_keep) and kept in the checkpoint that --out writes.
+With --calibrate the report says how far rounding each product, alone, moves the states behind its layer, and which ones
+to keep. They are printed as a line for the configuration (weights_keep) and kept in the checkpoint that --out writes.
 
 Neither error says how much worse answers are: compare them with grebe eval --compare before you use the checkpoint.
 

@@ -135,7 +135,8 @@ func (r *rankResponse) table(out io.Writer, texts map[string]string) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "place\titem\tscore\tlogit\t\n")
 	for i, x := range r.Results {
-		fmt.Fprintf(t, "%d\t%s\t%.4f\t%.3f\t%s\n", i+1, cmp.Or(x.ID, fmt.Sprintf("#%d", x.Index)), x.Score, x.Logit, texts[x.ID])
+		fmt.Fprintf(t, "%d\t%s\t%.4f\t%.3f\t%s\n", i+1, cmp.Or(x.ID, fmt.Sprintf("#%d", x.Index)), x.Score, x.Logit,
+			texts[x.ID])
 	}
 	if err := t.Flush(); err != nil {
 		return err

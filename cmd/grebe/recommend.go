@@ -148,7 +148,8 @@ func parseBoost(flags []string) (map[string]map[string]float64, error) {
 // comparisons are the signs of ranges, longer ones first, and their names in the API.
 var comparisons = []struct{ sign, name string }{{">=", "gte"}, {"<=", "lte"}, {"!=", "not"}, {">", "gt"}, {"<", "lt"}}
 
-// parseFilter reads NAME=VALUE,..., NAME!=VALUE,... or NAME>=BOUND of each flag. The values of a name that comes twice are joined.
+// parseFilter reads NAME=VALUE,..., NAME!=VALUE,... or NAME>=BOUND of each flag. The values of a name that comes twice
+// are joined.
 func parseFilter(flags []string) (map[string]any, error) {
 	out, parts := map[string]any{}, map[string]map[string]any{}
 	for _, f := range flags {

@@ -35,7 +35,8 @@ func TestRecommendFromAServer(t *testing.T) {
 	if ids := seen.ids(); len(ids) != len(all.Results)-6 || slices.Contains(ids, "i9") || slices.Contains(ids, "i3") {
 		t.Errorf("without four seen ones and two others: %d items, %v", len(ids), ids)
 	}
-	some := recommend(t, r, "--history", "i9,i19", "--filter", "category=books,music", "--beam-width", "256", "--top-k", "64")
+	some := recommend(t, r, "--history", "i9,i19", "--filter", "category=books,music", "--beam-width", "256", "--top-k",
+		"64")
 	if len(some.Results) != 10 || some.Short {
 		t.Errorf("books and music: %+v", some)
 	}
@@ -43,20 +44,24 @@ func TestRecommendFromAServer(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"user": {"id": "ana"}, "n": 100}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ruled := recommend(t, r, "--user", "ana", "-n", "100", "--boost", "category=books:30", "--quota", "category=1", "--temperature", "0.5", "--seed", "3")
+	ruled := recommend(t, r, "--user", "ana", "-n", "100", "--boost", "category=books:30", "--quota", "category=1",
+		"--temperature", "0.5", "--seed", "3")
 	if len(ruled.Results) == 0 || ruled.Results[0].Score < 0 || len(ruled.Results) >= len(all.Results) {
 		t.Errorf("with rules: %+v", ruled)
 	}
-	for _, args := range [][]string{{"--quota", "category"}, {"--quota", "category=0"}, {"--boost", "category=books"}, {"--boost", "category=books:x"},
+	for _, args := range [][]string{{"--quota", "category"}, {"--quota", "category=0"}, {"--boost", "category=books"},
+		{"--boost", "category=books:x"},
 		{"--boost", "=books:1"}} {
-		if _, errs, exit := grebe(t, append([]string{"recommend", "--server", r.http, "--user", "ana"}, args...)...); exit != cli.Misuse || !strings.Contains(errs, args[0]) {
+		if _, errs, exit := grebe(t, append([]string{"recommend", "--server", r.http, "--user", "ana"},
+			args...)...); exit != cli.Misuse || !strings.Contains(errs, args[0]) {
 			t.Errorf("%q: exit %d, %s", args, exit, errs)
 		}
 	}
 	if again := recommend(t, r, "--request", file); !slices.Equal(again.ids(), all.ids()) {
 		t.Errorf("the same request from a file: %v, want %v", again.ids(), all.ids())
 	}
-	if _, errs, exit := grebe(t, "recommend", "--server", r.http, "--user", "ana", "-n", "20000"); exit != cli.Misuse || !strings.Contains(errs, "n: 20000") {
+	if _, errs, exit := grebe(t, "recommend", "--server", r.http, "--user", "ana", "-n", "20000"); exit != cli.Misuse ||
+		!strings.Contains(errs, "n: 20000") {
 		t.Errorf("twenty thousand items: exits with %d and says %q", exit, errs)
 	}
 	followsTheCatalog(t, r)
@@ -68,7 +73,8 @@ func TestRecommendFromAServer(t *testing.T) {
 // followsTheCatalog adds an item and waits until it is generated.
 func followsTheCatalog(t *testing.T, r *running) {
 	t.Helper()
-	if code, body := r.get(t, "PUT", "/v1/items/new", `{"text": "Kite", "codes": [7, 3, 3], "attributes": {"category": ["kites"]}}`); code != 201 {
+	if code, body := r.get(t, "PUT", "/v1/items/new",
+		`{"text": "Kite", "codes": [7, 3, 3], "attributes": {"category": ["kites"]}}`); code != 201 {
 		t.Fatalf("a new item is %d: %s", code, body)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; {

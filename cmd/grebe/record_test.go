@@ -15,13 +15,16 @@ import (
 // What a server decided while it served is decided again from its record, which has no ids.
 func TestRecordOfDecisions(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decisions.log")
-	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(),
+	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
+		"--data-dir", t.TempDir(),
 		"--admin-listen=", "--grpc-listen=", "--slo-ms", "30000", "--set", "record="+file)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for range 3 {
-				if code, body := r.get(t, "POST", "/v1/rank", `{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}]}`); code != 200 {
+				if code,
+					body := r.get(t, "POST", "/v1/rank",
+					`{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}]}`); code != 200 {
 					t.Errorf("rank is %d: %s", code, body)
 				}
 			}
@@ -41,7 +44,8 @@ func TestRecordOfDecisions(t *testing.T) {
 	if strings.Contains(string(text), "ana") {
 		t.Error("the record has a user's id")
 	}
-	for _, line := range []string{"\nkv0 publish ", "\nkv0 . put ", "\nkv0 find ", "\nkv0 delete ", "\nkv0 hotness ", "\nkv0 use "} {
+	for _, line := range []string{"\nkv0 publish ", "\nkv0 . put ", "\nkv0 find ", "\nkv0 delete ", "\nkv0 hotness ",
+		"\nkv0 use "} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("the record has no %q", line)
 		}

@@ -22,8 +22,9 @@ func TestDashboardSaysWhichRoleIsMissing(t *testing.T) {
 	home := servePage(t, server.Config{Fleet: f, Guard: keys})
 	ctx, complaints := browser(t, home, "401", "403")
 	says := func(box, want string) chromedp.Action {
-		return chromedp.Poll(fmt.Sprintf(`document.querySelector(%q).checkVisibility() && document.querySelector(%q).textContent.includes(%q)`,
-			box, box, want), nil, chromedp.WithPollingTimeout(0))
+		return chromedp.Poll(
+			fmt.Sprintf(`document.querySelector(%q).checkVisibility() && document.querySelector(%q).textContent.includes(%q)`,
+				box, box, want), nil, chromedp.WithPollingTimeout(0))
 	}
 	const lacks = `key "asker" lacks the role `
 	var found []string
@@ -32,7 +33,8 @@ func TestDashboardSaysWhichRoleIsMissing(t *testing.T) {
 		says("#live-problem", "The charts need a key with the role admin: "),
 		chromedp.SendKeys("#key", key+"\r"),
 		says("#live-problem", lacks+`"admin"`), everyLook("live-denied", &found),
-		chromedp.Click("#tab-playground"), says("#playground-problem", `need a key with the role catalog: `+lacks+`"catalog"`),
+		chromedp.Click("#tab-playground"), says("#playground-problem",
+			`need a key with the role catalog: `+lacks+`"catalog"`),
 		everyLook("playground-denied", &found),
 		chromedp.Click("#tab-catalog"), says("#catalog-body", `need a key with the role catalog: `+lacks+`"catalog"`),
 		everyLook("catalog-denied", &found),

@@ -22,8 +22,8 @@ type simCmd struct {
 }
 
 func (simCmd) Help() string {
-	return `Runs a fleet in virtual time on the code that serves. The same scenario and seed give the same numbers. docs/how-to/capacity.md
-shows how to size a fleet. Ctrl-C prints what there is.
+	return `Runs a fleet in virtual time on the code that serves. The same scenario and seed give the same numbers.
+docs/how-to/capacity.md shows how to size a fleet. Ctrl-C prints what there is.
 
 Examples:
 

@@ -21,8 +21,8 @@ import (
 )
 
 // TestSoak asks at 80 % of what the server can do, stops the server in the middle with SIGTERM and starts it again,
-// behind clients that ask again when a request was not taken: no request fails, memory stays flat once it is warm (see judge),
-// no goroutine is left behind. GREBE_SOAK says how long; `make soak` takes ten minutes.
+// behind clients that ask again when a request was not taken: no request fails, memory stays flat once it is warm (see
+// judge), no goroutine is left behind. GREBE_SOAK says how long; `make soak` takes ten minutes.
 func TestSoak(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("GREBE_SOAK"))
 	if err != nil {
@@ -78,7 +78,8 @@ func TestSoak(t *testing.T) {
 	<-done
 	c.Close()
 	idle := look(t, r, admin)
-	for late := time.Now().Add(10 * time.Second); idle.goroutines > calm.goroutines && time.Now().Before(late); idle = look(t, r, admin) {
+	for late := time.Now().Add(10 * time.Second); idle.goroutines > calm.goroutines &&
+		time.Now().Before(late); idle = look(t, r, admin) {
 		time.Sleep(200 * time.Millisecond)
 	}
 	t.Logf("%d requests, %d failed", asked.Load(), failed.Load())
@@ -103,14 +104,15 @@ const (
 
 // judge fails if what a server holds grew after its first third.
 //
-// What is resident counts without the pages that Go has freed and not given back to the system. Go gives them back in the
-// background, over seconds, so that what is resident after a collection depends on when one looks: 346 MiB, and 209 two
-// seconds later. All that is resident has a bound of its own.
+// What is resident counts without the pages that Go has freed and not given back to the system. Go gives them back in
+// the background, over seconds, so that what is resident after a collection depends on when one looks: 346 MiB, and 209
+// two seconds later. All that is resident has a bound of its own.
 func judge(t *testing.T, when string, warm, end looked) {
 	t.Helper()
 	t.Logf("%s: after a third of the time and at the end: alive on the heap %d and %d MiB, mapped outside it %d and %d, "+
 		"resident %d and %d, of that free on the heap %d and %d; pool %d of %d MiB in use", when, warm.heap>>20, end.heap>>20,
-		warm.outside>>20, end.outside>>20, warm.resident>>20, end.resident>>20, warm.free()>>20, end.free()>>20, end.used>>20, end.pool>>20)
+		warm.outside>>20, end.outside>>20, warm.resident>>20, end.resident>>20, warm.free()>>20, end.free()>>20, end.used>>20,
+		end.pool>>20)
 	if end.heap-warm.heap > slack {
 		t.Errorf("%s: %d MiB more are alive on the heap", when, (end.heap-warm.heap)>>20)
 	}
@@ -172,8 +174,8 @@ func capacity(t *testing.T, c *client.Client) float64 {
 	return float64(n.Load()) / lasts.Seconds()
 }
 
-// looked is what a server had in use at one moment: heap is what is alive on it, idle what is free on it, and released what of
-// that was given back to the system.
+// looked is what a server had in use at one moment: heap is what is alive on it, idle what is free on it, and released
+// what of that was given back to the system.
 type looked struct{ resident, heap, idle, released, outside, used, pool, goroutines, files int64 }
 
 // free returns the heap's pages that are free and still resident.
@@ -182,7 +184,8 @@ func (l *looked) free() int64 { return l.idle - l.released }
 // inUse returns what is resident and not free.
 func (l *looked) inUse() int64 { return l.resident - l.free() }
 
-// look has a server collect its garbage and reads its metrics. Requests allocate meanwhile: it takes the least of several.
+// look has a server collect its garbage and reads its metrics. Requests allocate meanwhile: it takes the least of
+// several.
 func look(t *testing.T, r *running, admin string) (least looked) {
 	t.Helper()
 	for i := range 5 {
@@ -205,8 +208,10 @@ func lookOnce(t *testing.T, r *running, admin string) (l looked) {
 		resp.Body.Close()
 	}
 	_, body := r.get(t, http.MethodGet, "/metrics", "")
-	found, at := 0, map[string]*int64{"process_resident_memory_bytes": &l.resident, "go_memstats_heap_alloc_bytes": &l.heap,
-		"go_memstats_heap_idle_bytes": &l.idle, "go_memstats_heap_released_bytes": &l.released, "grebe_offheap_bytes": &l.outside,
+	found, at := 0, map[string]*int64{"process_resident_memory_bytes": &l.resident,
+		"go_memstats_heap_alloc_bytes": &l.heap,
+		"go_memstats_heap_idle_bytes":  &l.idle, "go_memstats_heap_released_bytes": &l.released,
+		"grebe_offheap_bytes":   &l.outside,
 		"grebe_pool_used_bytes": &l.used, "grebe_pool_bytes": &l.pool, "go_goroutines": &l.goroutines}
 	for line := range strings.Lines(body) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -47,7 +47,9 @@ func (c *streamCmd) Run(w *cli.World) error {
 		c.Consumer = name
 	}
 	return (&ingest.Stream{
-		Kafka: c.Kafka, Redis: c.Redis, Topic: c.Topic, Group: c.Group, Consumer: c.Consumer, Kind: c.Kind, Map: c.Map, Lists: c.Lists,
-		Server: c.Server, Config: c.Config, DataDir: c.DataDir, DeadLetters: c.DeadLetters, Metrics: c.Metrics, Access: &c.AccessFlags,
+		Kafka: c.Kafka, Redis: c.Redis, Topic: c.Topic, Group: c.Group, Consumer: c.Consumer, Kind: c.Kind, Map: c.Map,
+		Lists:  c.Lists,
+		Server: c.Server, Config: c.Config, DataDir: c.DataDir, DeadLetters: c.DeadLetters, Metrics: c.Metrics,
+		Access: &c.AccessFlags,
 	}).Run(w)
 }

@@ -28,8 +28,9 @@ type tableImportCmd struct {
 }
 
 func (tableImportCmd) Help() string {
-	return `Rows replace those that are there. What a table in Redis is given is seen by all servers at once; a table in Pebble belongs to the
-server that runs on its data_dir: write to it with --server while that runs. A command that was stopped can be run again.
+	return `Rows replace those that are there. What a table in Redis is given is seen by all servers at once; a table in
+Pebble belongs to the server that runs on its data_dir: write to it with --server while that runs. A command that was
+stopped can be run again.
 
 Examples:
 
@@ -39,7 +40,8 @@ Examples:
 
 func (c *tableImportCmd) Run(w *cli.World) error {
 	return (&ingest.Rows{
-		Table: c.Table, Files: c.Files, Config: c.Config, Server: c.Server, Dim: c.Dim, FirstKey: c.FirstKey, Access: &c.AccessFlags,
-		Specs: app.TableSpecs,
+		Table: c.Table, Files: c.Files, Config: c.Config, Server: c.Server, Dim: c.Dim, FirstKey: c.FirstKey,
+		Access: &c.AccessFlags,
+		Specs:  app.TableSpecs,
 	}).Run(w)
 }

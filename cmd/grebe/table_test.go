@@ -28,7 +28,8 @@ func TestTableImport(t *testing.T) {
 	npy = append(append(npy, header...), embed.Bytes([]float32{1, 2, 3, 4})...)
 	run1 := func(args ...string) (int, string) {
 		var out bytes.Buffer
-		code := run(append([]string{"table", "import", "items"}, args...), &cli.World{Ctx: t.Context(), Stdout: &out, Stderr: &out})
+		code := run(append([]string{"table", "import", "items"}, args...),
+			&cli.World{Ctx: t.Context(), Stdout: &out, Stderr: &out})
 		return code, out.String()
 	}
 	for _, args := range [][]string{
@@ -42,15 +43,18 @@ func TestTableImport(t *testing.T) {
 	}
 	for file, want := range map[string]string{
 		write("d.npy", npy[:20]): "EOF", write("e.f32", []byte("12345")): "whole number", write("f.txt", nil): ".npy, .f32",
-		write("cut.npy", npy[:len(npy)-8]): "cut.npy: the header says 2 rows", write("more.npy", append(slices.Clone(npy), 1, 2, 3, 4, 5, 6, 7, 8)): "2 rows",
-		write("null.ndjson", []byte("{\"key\": 0, \"row\": [7, null]}\n")): "line 1: the row has null",
-		write("g.ndjson", []byte("{\"key\": 1, \"row\": [9]}\n")):          "line 1", write("h.ndjson", []byte("\n{\"row\": [9, 9]}\n")): "line 2",
+		write("cut.npy", npy[:len(npy)-8]):                                   "cut.npy: the header says 2 rows",
+		write("more.npy", append(slices.Clone(npy), 1, 2, 3, 4, 5, 6, 7, 8)): "2 rows",
+		write("null.ndjson", []byte("{\"key\": 0, \"row\": [7, null]}\n")):   "line 1: the row has null",
+		write("g.ndjson", []byte("{\"key\": 1, \"row\": [9]}\n")):            "line 1",
+		write("h.ndjson", []byte("\n{\"row\": [9, 9]}\n")):                   "line 2",
 	} {
 		if code, out := run1(file, "-c", cfg); code == cli.Done || !strings.Contains(out, want) {
 			t.Errorf("%s: exit code %d, want %q: %s", file, code, want, out)
 		}
 	}
-	tables, err := embed.OpenTables(filepath.Join(dir, "data", "tables"), []embed.Spec{{Name: "items", Store: "pebble", Dim: 2}})
+	tables, err := embed.OpenTables(filepath.Join(dir, "data", "tables"),
+		[]embed.Spec{{Name: "items", Store: "pebble", Dim: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ const (
 	titlesLimit = 2 * time.Second
 )
 
-// titles returns the first line of items' texts, as far as the server tells them: a key may be refused, and items may have
-// none. A table is useful without, so that nothing here is an error.
+// titles returns the first line of items' texts, as far as the server tells them: a key may be refused, and items may
+// have none. A table is useful without, so that nothing here is an error.
 func (c *askFlags) titles(w *cli.World, ids []string) map[string]string {
 	ctx, cancel := context.WithTimeout(w.Ctx, titlesLimit)
 	defer cancel()

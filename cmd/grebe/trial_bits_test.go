@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Whichever node a request enters at and whichever node answers it, with KV cached or computed, it gets the bits of a single server.
-// Each node routes in another way, so that answers come from all of them.
+// Whichever node a request enters at and whichever node answers it, with KV cached or computed, it gets the bits of a
+// single server. Each node routes in another way, so that answers come from all of them.
 func TestTrialSameBits(t *testing.T) {
 	c := prepareTrial(t, 3)
 	for i, policy := range []string{"predicted", "round-robin", "least-loaded"} {
@@ -28,8 +28,8 @@ func TestTrialSameBits(t *testing.T) {
 	c.running()
 }
 
-// sameBits asks all questions at random members and wants the answers of the single server. It returns how many each node answered, and
-// the tokens that were cached.
+// sameBits asks all questions at random members and wants the answers of the single server. It returns how many each
+// node answered, and the tokens that were cached.
 func (c *trial) sameBits(pool []*question) (by map[string]int, cached int) {
 	c.Helper()
 	r := rand.New(rand.NewPCG(2, 2))
@@ -53,6 +53,7 @@ func (c *trial) sameBits(pool []*question) (by map[string]int, cached int) {
 		by[a.Node]++
 		prompt, cached = prompt+a.Usage.Prompt, cached+a.Usage.Cached
 	})
-	c.Logf("%d requests, %d failed or wrong; answered by %v; %d of %d tokens were cached", len(pool), wrong, by, cached, prompt)
+	c.Logf("%d requests, %d failed or wrong; answered by %v; %d of %d tokens were cached", len(pool), wrong, by, cached,
+		prompt)
 	return by, cached
 }

@@ -15,8 +15,8 @@ import (
 	"grebe/internal/datadir"
 )
 
-// A node that has another catalog than the cluster does not start, and says what to do. One without a catalog joins, and its files
-// do not bring back what was deleted.
+// A node that has another catalog than the cluster does not start, and says what to do. One without a catalog joins,
+// and its files do not bring back what was deleted.
 func TestTrialOtherCatalog(t *testing.T) {
 	c := prepareTrial(t, 3)
 	stranger, late := c.nodes[1], c.nodes[2]
@@ -55,7 +55,8 @@ func TestTrialOtherCatalog(t *testing.T) {
 	c.launch(late)
 	c.settled(30*time.Second, c.nodes...)
 	for _, m := range c.nodes {
-		for path, want := range map[string]int{"/v1/items/i1": 404, "/v1/users/ana": 404, "/v1/items/i2": 200, "/v1/users/bo": 200} {
+		for path, want := range map[string]int{"/v1/items/i1": 404, "/v1/users/ana": 404, "/v1/items/i2": 200,
+			"/v1/users/bo": 200} {
 			if status, answer, err := m.send(http.MethodGet, path, ""); err != nil || status != want {
 				t.Errorf("%s answers %s with %d %s %v, want %d", m.id, path, status, answer, err, want)
 			}

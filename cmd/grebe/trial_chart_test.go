@@ -33,8 +33,8 @@ func (s *service) entry(r *rand.Rand) string {
 }
 
 // A cluster as the chart describes it, in processes: three nodes and two routers, certificates for each pod, and
-// Kubernetes as the coordinator. It passes the trials 1 to 4 of a cluster (docs/results/2026-11-17-cluster.md), and an upgrade of all pods
-// under load.
+// Kubernetes as the coordinator. It passes the trials 1 to 4 of a cluster (docs/results/2026-11-17-cluster.md), and an
+// upgrade of all pods under load.
 func TestTrialChart(t *testing.T) {
 	k := newKubelet(t, "demo")
 	k.install()
@@ -169,7 +169,8 @@ func (k *kubelet) sameModels() {
 	if err != nil {
 		k.Fatal(err)
 	}
-	got, err := config.Load(config.Source{File: filepath.Join(k.pods[0].dirs["/etc/grebe/config"], "node.yaml"), Env: k.pods[0].env})
+	got, err := config.Load(config.Source{File: filepath.Join(k.pods[0].dirs["/etc/grebe/config"], "node.yaml"),
+		Env: k.pods[0].env})
 	if err != nil {
 		k.Fatal(err)
 	}

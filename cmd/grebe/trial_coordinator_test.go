@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// While etcd is away, killed or only stopped, for longer than all leases, nothing changes for clients. Soon after it is back, all
-// nodes are registered.
+// While etcd is away, killed or only stopped, for longer than all leases, nothing changes for clients. Soon after it is
+// back, all nodes are registered.
 func TestTrialCoordinatorAway(t *testing.T) {
 	c := newTrial(t, 3)
 	pool := questions(t, long(300, 40), 6)

@@ -47,7 +47,8 @@ func (c *trial) put(m *member, u *customer) {
 	if u.inline {
 		return
 	}
-	if status, answer, err := m.send(http.MethodPut, "/v1/users/"+u.id, fmt.Sprintf(`{"id":%q,"text":%q}`, u.id, u.text)); err != nil || status/100 != 2 {
+	if status, answer, err := m.send(http.MethodPut, "/v1/users/"+u.id,
+		fmt.Sprintf(`{"id":%q,"text":%q}`, u.id, u.text)); err != nil || status/100 != 2 {
 		c.Fatalf("put %s at %s: %d %s %v", u.id, m.id, status, answer, err)
 	}
 }
@@ -68,7 +69,8 @@ func (c *trial) rank(m *member, u *customer) (node string, cached int, source st
 	if u.inline {
 		user["text"] = u.text
 	}
-	body, _ := json.Marshal(map[string]any{"user": user, "candidates": []map[string]any{{"id": "i1"}, {"id": "i2"}}, "prefix": "user", "explain": true})
+	body, _ := json.Marshal(map[string]any{"user": user, "candidates": []map[string]any{{"id": "i1"}, {"id": "i2"}},
+		"prefix": "user", "explain": true})
 	a, err := (&question{path: "/v1/rank", body: body}).ask(m.listen)
 	if err != nil {
 		c.Fatal(err)
@@ -121,9 +123,10 @@ func (c *trial) copies(m *member) int {
 	return bytes.Count(data, []byte("copy the catalog of the leader"))
 }
 
-// Users are deleted while a node is down that has KV of them on its disk. Nobody uses that KV: not the nodes that were up, and not
-// the one that returns, nor others through it. Users who were not deleted are found on its disk, unless the log with the deletions was
-// erased before it returned: then it copies the catalog, and drops the KV of all users, because it cannot know who was deleted.
+// Users are deleted while a node is down that has KV of them on its disk. Nobody uses that KV: not the nodes that were
+// up, and not the one that returns, nor others through it. Users who were not deleted are found on its disk, unless the
+// log with the deletions was erased before it returned: then it copies the catalog, and drops the KV of all users,
+// because it cannot know who was deleted.
 func TestTrialDeletedUser(t *testing.T) {
 	c := newTrial(t, 3, "cluster.routing=round-robin", "cache.disk=64MiB")
 	away, up := c.nodes[2], c.nodes[:2]
@@ -133,7 +136,8 @@ func TestTrialDeletedUser(t *testing.T) {
 		round := rounds
 		var kept, gone []*customer
 		for i := range 16 {
-			u := &customer{id: fmt.Sprintf("r%du%d", round, i), text: fmt.Sprintf("%d likes tea and is customer %d of round %d.", i*7919, i, round), inline: i%2 == 1}
+			u := &customer{id: fmt.Sprintf("r%du%d", round, i),
+				text: fmt.Sprintf("%d likes tea and is customer %d of round %d.", i*7919, i, round), inline: i%2 == 1}
 			if i < 4 {
 				kept = append(kept, u)
 			} else {
@@ -199,9 +203,11 @@ func TestTrialDeletedUser(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	t.Logf("%d rounds, %d users deleted while a node was down: none was found, %d times by that node; %d users who stayed were found on its disk; it copied the catalog %d times",
+	t.Logf("%d rounds, %d users deleted while a node was down: none was found, %d times by that node; %d users who "+
+		"stayed were found on its disk; it copied the catalog %d times",
 		rounds, 12*rounds, used, found, copied)
 	if used == 0 || found == 0 {
-		t.Errorf("it shows nothing: %d rankings of deleted users on the node that was down, %d users found on its disk", used, found)
+		t.Errorf("it shows nothing: %d rankings of deleted users on the node that was down, %d users found on its disk", used,
+			found)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"grebe/cluster/coord/embedded"
 )
 
-// etcdEnv makes the test binary an etcd server: a folder, an address and, for TLS, files of the certificate, the key and the authority,
-// separated by commas. It ends when its standard input does.
+// etcdEnv makes the test binary an etcd server: a folder, an address and, for TLS, files of the certificate, the key
+// and the authority, separated by commas. It ends when its standard input does.
 const etcdEnv = "GREBE_TEST_ETCD"
 
 // serveEtcd is the main function of such a process.

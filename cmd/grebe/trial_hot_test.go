@@ -82,8 +82,8 @@ func (c *trial) items(m *member) (n int) {
 	return n
 }
 
-// Requests at one node name an item again and again. Soon the others hold it too, without having had a request: the one that owns it
-// and the one that does not. They find it in their own memory.
+// Requests at one node name an item again and again. Soon the others hold it too, without having had a request: the one
+// that owns it and the one that does not. They find it in their own memory.
 func TestTrialHotItems(t *testing.T) {
 	c := newTrial(t, 3, "cache.ahead=on")
 	first, others := c.nodes[0], c.nodes[1:]
@@ -140,7 +140,8 @@ func TestTrialHotItems(t *testing.T) {
 	}
 	for _, m := range others {
 		c.rest(m)
-		body := fmt.Appendf(nil, `{"user":{"id":"bo"},"candidates":[{"id":%q},{"id":"i1"}],"prefix":"item","explain":true}`, hottest)
+		body := fmt.Appendf(nil, `{"user":{"id":"bo"},"candidates":[{"id":%q},{"id":"i1"}],"prefix":"item","explain":true}`,
+			hottest)
 		a, err := (&question{path: "/v1/rank", body: body}).ask(m.listen)
 		if err != nil || a.Node != m.id {
 			t.Fatalf("%s answers instead of %s: %v", a.Node, m.id, err)

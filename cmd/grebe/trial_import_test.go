@@ -146,7 +146,8 @@ func (im *importing) batch(lines map[string]string) error {
 	var body strings.Builder
 	for id, text := range lines {
 		im.next++
-		fmt.Fprintf(&body, "{\"id\":%q,\"text\":%q,\"identifier\":%d,\"attributes\":{\"category\":[\"new\"]}}\n", id, text, 100+im.next)
+		fmt.Fprintf(&body, "{\"id\":%q,\"text\":%q,\"identifier\":%d,\"attributes\":{\"category\":[\"new\"]}}\n", id, text,
+			100+im.next)
 	}
 	for range 100 {
 		im.tries++
@@ -168,8 +169,8 @@ func (im *importing) batch(lines map[string]string) error {
 	return fmt.Errorf("import %s: lines were refused 100 times", im.id)
 }
 
-// An import goes on under load while the node that leads the catalog is killed. No acknowledged line is lost, and all nodes end
-// with the same catalog and answer alike.
+// An import goes on under load while the node that leads the catalog is killed. No acknowledged line is lost, and all
+// nodes end with the same catalog and answer alike.
 func TestTrialImportWithKills(t *testing.T) {
 	c := newTrial(t, 3, "cluster.routing=round-robin")
 	pool := questions(t, long(100, 20), 14)
@@ -190,7 +191,8 @@ func TestTrialImportWithKills(t *testing.T) {
 		}
 		load := startTraffic(t, 40*time.Millisecond, pool, anyOf(alive...), nil)
 		turn := 0
-		im := &importing{id: fmt.Sprint("import", k), items: map[string]string{}, entry: func() *member { turn++; return alive[turn%2] }}
+		im := &importing{id: fmt.Sprint("import", k), items: map[string]string{},
+			entry: func() *member { turn++; return alive[turn%2] }}
 		done := make(chan error, 1)
 		half := make(chan struct{})
 		go func() {
@@ -239,6 +241,7 @@ func TestTrialImportWithKills(t *testing.T) {
 		}
 	}
 	c.has(all)
-	t.Logf("%d kills of the catalog's leader: %d lines acknowledged in %d requests, none lost; all nodes have %+v; %d rankings meanwhile, none failed; longest import after a kill %.1f s",
+	t.Logf("%d kills of the catalog's leader: %d lines acknowledged in %d requests, none lost; all nodes have %+v; %d "+
+		"rankings meanwhile, none failed; longest import after a kill %.1f s",
 		kills, len(all), tries, c.agreed(time.Second), asked, waited.Seconds())
 }

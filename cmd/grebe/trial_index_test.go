@@ -59,7 +59,8 @@ func (c *trial) placed(within time.Duration, nodes ...*member) (epoch uint64) {
 	return epoch
 }
 
-// Three nodes compute the catalog once, not three times. When one is gone for good, the others compute or fetch its part.
+// Three nodes compute the catalog once, not three times. When one is gone for good, the others compute or fetch its
+// part.
 func TestTrialIndexIsDivided(t *testing.T) {
 	c := newTrial(t, 3)
 	first := c.placed(30*time.Second, c.nodes...)

@@ -28,7 +28,8 @@ func (c *trial) half(pool []*question) time.Duration {
 	return 2 * each
 }
 
-// Nodes are killed at random moments under load. Requests enter at a node that lives: none fails, and no answer is wrong.
+// Nodes are killed at random moments under load. Requests enter at a node that lives: none fails, and no answer is
+// wrong.
 func TestTrialKill(t *testing.T) {
 	c := newTrial(t, 3)
 	pool := questions(t, long(500, 40), 3)
@@ -60,8 +61,9 @@ func (c *trial) killed(kills int, down, every time.Duration, pool []*question, v
 	c.Logf("%d kills, %d requests: none failed, no answer was wrong", kills, asked)
 }
 
-// After a kill the tail of the answers' times comes back. The device computes nothing, so that the time is the cluster's own. Each kill is
-// compared with the seconds before it. Other work on the machine makes single seconds slow, so the median over several kills counts.
+// After a kill the tail of the answers' times comes back. The device computes nothing, so that the time is the
+// cluster's own. Each kill is compared with the seconds before it. Other work on the machine makes single seconds slow,
+// so the median over several kills counts.
 func TestTrialTailAfterKill(t *testing.T) {
 	if !trialFull() {
 		t.Skip("measures time: GREBE_TRIAL=full, or `make cluster-test`")

@@ -48,8 +48,8 @@ func (c *trial) held(m *member) (entries int, fetched, sent int64) {
 	return entries, fetched, sent
 }
 
-// With two nodes that compute and two members that hold KV alone, requests that enter at any member get the bits of a single server, and
-// some of the KV comes from members that did not compute it.
+// With two nodes that compute and two members that hold KV alone, requests that enter at any member get the bits of a
+// single server, and some of the KV comes from members that did not compute it.
 func TestTrialSameBitsKV(t *testing.T) {
 	c, nodes, holders := prepareKV(t)
 	c.startAll()
@@ -71,7 +71,8 @@ func TestTrialSameBitsKV(t *testing.T) {
 	c.running()
 }
 
-// A member that holds KV is killed under load, again and again: no request fails and no answer is wrong. It costs computation alone.
+// A member that holds KV is killed under load, again and again: no request fails and no answer is wrong. It costs
+// computation alone.
 func TestTrialKillKV(t *testing.T) {
 	c, _, holders := prepareKV(t)
 	c.startAll()
@@ -90,13 +91,15 @@ func TestTrialKillKV(t *testing.T) {
 		c.settled(30*time.Second, c.nodes...)
 		list := load.stop()
 		asked += len(list)
-		text += fmt.Sprintf(" %.0f/%.0f", 100*reused(between(list, list[0].at, killed)), 100*reused(between(list, killed, killed.Add(2*time.Second))))
+		text += fmt.Sprintf(" %.0f/%.0f", 100*reused(between(list, list[0].at, killed)),
+			100*reused(between(list, killed, killed.Add(2*time.Second))))
 		c.running()
 		if t.Failed() {
 			t.Fatalf("kill %d, of %s", k+1, victim.id)
 		}
 	}
-	t.Logf("%d requests: none failed, no answer was wrong; tokens that were cached before/after each kill, percent:%s", asked, text)
+	t.Logf("%d requests: none failed, no answer was wrong; tokens that were cached before/after each kill, percent:%s",
+		asked, text)
 }
 
 // A router computes nothing and holds nothing. It has the answers of the node, and without a node it says so.
@@ -126,7 +129,8 @@ func TestTrialRouterRole(t *testing.T) {
 	c.running()
 }
 
-// Users who are deleted are deleted on members that hold KV too, also on one that was down meanwhile and has them on disk.
+// Users who are deleted are deleted on members that hold KV too, also on one that was down meanwhile and has them on
+// disk.
 func TestTrialDeletedUsersKV(t *testing.T) {
 	c, nodes, holders := prepareKV(t)
 	for i := range nodes {
@@ -136,7 +140,8 @@ func TestTrialDeletedUsersKV(t *testing.T) {
 	c.startAll()
 	var users []*customer
 	for i := range 16 {
-		u := &customer{id: fmt.Sprint("kv-", i), text: fmt.Sprintf("Customer %d likes lamps, chairs and anything that is %d cm wide.", i, 20+i)}
+		u := &customer{id: fmt.Sprint("kv-", i), text: fmt.Sprintf(
+			"Customer %d likes lamps, chairs and anything that is %d cm wide.", i, 20+i)}
 		users = append(users, u)
 		c.put(nodes[0], u)
 		c.rank(nodes[i%2], u)

@@ -18,7 +18,8 @@ import (
 func TestTrialLimits(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys.yaml")
 	const rate = 50
-	if _, errs, code := grebe(t, "key", "--name", "shop", "--roles", "serve", "--rate", "50", "--add", keys, "--out", keys+".key"); code != 0 {
+	if _, errs, code := grebe(t, "key", "--name", "shop", "--roles", "serve", "--rate", "50", "--add", keys,
+		"--out", keys+".key"); code != 0 {
 		t.Fatal(errs)
 	}
 	key, err := os.ReadFile(keys + ".key")
@@ -66,7 +67,8 @@ func TestTrialLimits(t *testing.T) {
 	}
 	clients.Wait()
 	got, limit, alone := float64(passed.Load()), 10.*rate+rate, oneBucket(asked, rate)
-	t.Logf("three members let %.0f requests of a key through in 10 s and refused %d; its limit is %.0f, and one process would have let %.0f through",
+	t.Logf("three members let %.0f requests of a key through in 10 s and refused %d; its limit is %.0f, and one process "+
+		"would have let %.0f through",
 		got, refused.Load(), limit, alone)
 	if got > 1.1*limit {
 		t.Errorf("more than the limit: %.0f", got)

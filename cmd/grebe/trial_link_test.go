@@ -18,8 +18,8 @@ func TestTrialSlowNode(t *testing.T) {
 func slowNode(t *testing.T, policy string) {
 	device := "device=cpu"
 	if policy == "predicted" {
-		// Each node has its own device, which no other process slows down. So two nodes are slower than three, and a policy that looks at
-		// times has a reason to use the third one.
+		// Each node has its own device, which no other process slows down. So two nodes are slower than three, and a policy
+		// that looks at times has a reason to use the third one.
 		device = "device=none:3ms+100us"
 	}
 	c := prepareTrial(t, 3, "cluster.routing="+policy, device)
@@ -40,7 +40,8 @@ func slowNode(t *testing.T, policy string) {
 	before := share(list, slow, fell.Add(-5*time.Second), fell)
 	early, late := share(list, slow, fell, fell.Add(5*time.Second)), share(list, slow, fell.Add(5*time.Second), back)
 	after := share(list, slow, back.Add(15*time.Second), back.Add(25*time.Second))
-	t.Logf("%d requests; part of the slow node: %.1f %% before, %.1f %% in the first 5 s of 50 ms more, %.1f %% after that, "+
+	t.Logf("%d requests; part of the slow node: %.1f %% before, %.1f %% in the first 5 s of 50 ms more, %.1f %% after "+
+		"that, "+
 		"%.1f %% 15 s after its end", len(list), 100*before, 100*early, 100*late, 100*after)
 	for s := fell.Add(-2 * time.Second); s.Before(back.Add(25 * time.Second)); s = s.Add(time.Second) {
 		t.Logf("%4.0f s: %.1f %%, P99 %.1f ms", s.Sub(fell).Seconds(), 100*share(list, slow, s, s.Add(time.Second)),
@@ -69,7 +70,8 @@ func share(list []sample, m *member, from, to time.Time) float64 {
 	return float64(n) / float64(max(1, len(list)))
 }
 
-// separable makes a cluster of two nodes that can be cut off from each other, and the second one from the coordinator too.
+// separable makes a cluster of two nodes that can be cut off from each other, and the second one from the coordinator
+// too.
 func separable(t *testing.T) (c *trial, links []*link) {
 	t.Helper()
 	c = prepareTrial(t, 2)
@@ -84,7 +86,8 @@ func separable(t *testing.T) (c *trial, links []*link) {
 	return c, append(links, l)
 }
 
-// Two nodes cannot reach each other, and one of them not the coordinator. Both go on, and find each other when the network is back.
+// Two nodes cannot reach each other, and one of them not the coordinator. Both go on, and find each other when the
+// network is back.
 func TestTrialPartition(t *testing.T) {
 	if !trialFull() {
 		t.Skip("takes a minute: GREBE_TRIAL=full, or `make cluster-test`")
@@ -109,7 +112,8 @@ func TestTrialPartition(t *testing.T) {
 	list := load.stop()
 	apart := between(list, fell, back)
 	t.Logf("%d requests, %d while the nodes were apart: none failed; P99 %.1f ms before, then slowest %.2f s, "+
-		"P99 %.1f ms 5 s later; together after %.2f s", len(list), len(apart), ms(quantile(between(list, fell.Add(-5*time.Second), fell), .99)),
+		"P99 %.1f ms 5 s later; together after %.2f s", len(list), len(apart),
+		ms(quantile(between(list, fell.Add(-5*time.Second), fell), .99)),
 		quantile(apart, 1).Seconds(), ms(quantile(between(list, fell.Add(5*time.Second), back), .99)), took.Seconds())
 	c.running()
 	for id, boot := range c.boots() {

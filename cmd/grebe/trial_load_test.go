@@ -94,7 +94,8 @@ func randomQuestion(r *rand.Rand) *question {
 		user = object{"text": fmt.Sprintf("Customer %d likes %s.", r.IntN(50), item())}
 	}
 	if r.IntN(5) == 0 {
-		body, _ := json.Marshal(object{"user": user, "n": 1 + r.IntN(10), "beam_width": 4 + r.IntN(28), "exclude": items(1 + r.IntN(4))})
+		body, _ := json.Marshal(object{"user": user, "n": 1 + r.IntN(10), "beam_width": 4 + r.IntN(28),
+			"exclude": items(1 + r.IntN(4))})
 		return &question{path: "/v1/recommend", body: body}
 	}
 	var candidates []object
@@ -188,7 +189,8 @@ type traffic struct {
 const mostOpen = 256
 
 // startTraffic asks for an answer every so often, until stop.
-func startTraffic(t *testing.T, every time.Duration, pool []*question, entry, again func(r *rand.Rand) string) *traffic {
+func startTraffic(t *testing.T, every time.Duration, pool []*question, entry,
+	again func(r *rand.Rand) string) *traffic {
 	w := &traffic{t: t, pool: pool, entry: entry, again: again}
 	var ctx context.Context
 	ctx, w.cancel = context.WithCancel(context.Background())

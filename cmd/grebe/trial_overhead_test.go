@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A request that is forwarded takes little longer than one that is answered where it entered. Nodes take turns, so both kinds are
-// measured at the same time.
+// A request that is forwarded takes little longer than one that is answered where it entered. Nodes take turns, so both
+// kinds are measured at the same time.
 func TestTrialForwarding(t *testing.T) {
 	if !trialFull() {
 		t.Skip("measures time: GREBE_TRIAL=full, or `make cluster-test`")
@@ -32,7 +32,8 @@ func TestTrialForwarding(t *testing.T) {
 	}
 	here, there := quantile(by["n1"], .5), quantile(by["n2"], .5)
 	t.Logf("%d requests here, P50 %.3f ms, P99 %.3f ms; %d forwarded, P50 %.3f ms, P99 %.3f ms; forwarding adds %.3f ms",
-		len(by["n1"]), ms(here), ms(quantile(by["n1"], .99)), len(by["n2"]), ms(there), ms(quantile(by["n2"], .99)), ms(there-here))
+		len(by["n1"]), ms(here), ms(quantile(by["n1"], .99)), len(by["n2"]), ms(there), ms(quantile(by["n2"], .99)),
+		ms(there-here))
 	if len(by["n1"]) < n/4 || len(by["n2"]) < n/4 {
 		t.Error("the nodes do not take turns")
 	}

@@ -16,8 +16,8 @@ import (
 // the link between two nodes.
 //
 // The device takes a known time and nothing of the processor, so that clusters do not disturb each other. A token has
-// 2 KiB of KV. So a device of 15 µs a token computes about as fast as 1 Gb/s brings KV, and one of 150 µs as 0.1 Gb/s.
-// With 15 µs answers are short, so that the same noise is a larger part of them: there are more pairs.
+// 2 KiB of KV. So a device of 15 µs a token computes about as fast as 1 Gb/s brings KV, and one of 150 µs as 0.1
+// Gb/s. With 15 µs answers are short, so that the same noise is a larger part of them: there are more pairs.
 func TestTrialLinks(t *testing.T) {
 	if !trialFull() {
 		t.Skip("takes ten minutes: GREBE_TRIAL=full, or `make cluster-test`")

@@ -20,8 +20,8 @@ import (
 func ownFolder(t *testing.T, dir string) {
 	t.Helper()
 	shell := exec.Command("bash", "-euc", `cp -r "$0" "$1"; cd "$1"; cp -r checkpoint second
-sed -i -E 's/"rope_theta": ?10000(\.0)?/"rope_theta":9900.0/' second/config.json; ! cmp -s checkpoint/config.json second/config.json
-ln -s checkpoint current; sed -i 's|path: ./checkpoint|path: ./current|' grebe.yaml`, demoData, dir)
+sed -i -E 's/"rope_theta": ?10000(\.0)?/"rope_theta":9900.0/' second/config.json; ! cmp -s checkpoint/config.json
+second/config.json ln -s checkpoint current; sed -i 's|path: ./checkpoint|path: ./current|' grebe.yaml`, demoData, dir)
 	if out, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -52,8 +52,8 @@ func (m *member) versions(t *testing.T) (out []string) {
 	return out
 }
 
-// A new checkpoint goes through a cluster under load, comes back, and is stopped by a node that has other files. Every answer is
-// that of one checkpoint or of the other: they never share KV.
+// A new checkpoint goes through a cluster under load, comes back, and is stopped by a node that has other files. Every
+// answer is that of one checkpoint or of the other: they never share KV.
 func TestTrialReload(t *testing.T) {
 	c := prepareTrial(t, 4, "reload.trial_ms=300")
 	c.nodes[3].set = []string{"cluster.roles=[kv]"}
@@ -104,7 +104,8 @@ func TestTrialReload(t *testing.T) {
 	})
 
 	post := func(m *member, verb string) (string, error) {
-		data, err := fetchWithin(2*time.Minute, http.MethodPost, "http://"+m.admin+"/v1/models/demo:"+verb, strings.NewReader(`{"wait": true}`))
+		data, err := fetchWithin(2*time.Minute, http.MethodPost, "http://"+m.admin+"/v1/models/demo:"+verb,
+			strings.NewReader(`{"wait": true}`))
 		return string(data), err
 	}
 	before := c.nodes[0].versions(t)[0]
@@ -125,7 +126,8 @@ func TestTrialReload(t *testing.T) {
 			m.use(t, "second")
 		}
 	}
-	if _, err := post(c.nodes[0], "reload"); err == nil || !strings.Contains(err.Error(), "n3: its configuration names version") {
+	if _, err := post(c.nodes[0], "reload"); err == nil ||
+		!strings.Contains(err.Error(), "n3: its configuration names version") {
 		t.Errorf("a reload while n3 has other files: %v", err)
 	}
 	same("rolled back", before, false)
@@ -140,7 +142,8 @@ func TestTrialReload(t *testing.T) {
 	same("rolled back again", before, false)
 	end()
 	c.running()
-	t.Logf("a reload that fails, one that works and a rollback of 3 nodes and a kv member, %d requests meanwhile: none failed, %d answered by the new checkpoint, none by a mixture",
+	t.Logf("a reload that fails, one that works and a rollback of 3 nodes and a kv member, %d requests meanwhile: none "+
+		"failed, %d answered by the new checkpoint, none by a mixture",
 		asked, byNew)
 	if byNew == 0 {
 		t.Error("the new checkpoint has answered nothing")

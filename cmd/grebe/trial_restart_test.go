@@ -118,9 +118,9 @@ func (c *trial) speak(want map[string]string) (problem string) {
 	return ""
 }
 
-// All nodes are restarted, one after the other, under load. Each round brings another release: old and new nodes have one version of
-// the protocol in common. One client enters at nodes that are not being restarted. Another one enters anywhere, and asks once more
-// elsewhere if a node is not there.
+// All nodes are restarted, one after the other, under load. Each round brings another release: old and new nodes have
+// one version of the protocol in common. One client enters at nodes that are not being restarted. Another one enters
+// anywhere, and asks once more elsewhere if a node is not there.
 func TestTrialRollingRestart(t *testing.T) {
 	if os.Getenv("GREBE_BINARY") != "" {
 		t.Skip("needs a compiler")
@@ -169,7 +169,8 @@ func TestTrialRollingRestart(t *testing.T) {
 	}
 	asked := len(calm.stop()) + len(bold.stop())
 	c.running()
-	t.Logf("%d restarts, versions %v in turn, %d requests: none failed, no answer was wrong", 3*len(releases), releases, asked)
+	t.Logf("%d restarts, versions %v in turn, %d requests: none failed, no answer was wrong", 3*len(releases), releases,
+		asked)
 	if !trialFull() {
 		return
 	}

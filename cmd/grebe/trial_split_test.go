@@ -63,8 +63,8 @@ func (w *writer) between(from, to time.Time) (n int) {
 	return n
 }
 
-// Two nodes are cut off from each other, and one from the coordinator, while both are written to. At most one side acknowledges
-// writes. When the network is back both have all that was acknowledged, without a restart.
+// Two nodes are cut off from each other, and one from the coordinator, while both are written to. At most one side
+// acknowledges writes. When the network is back both have all that was acknowledged, without a restart.
 func TestTrialSplitWrites(t *testing.T) {
 	c, links := separable(t)
 	c.startAll()
@@ -134,6 +134,8 @@ func TestTrialSplitWrites(t *testing.T) {
 	}
 	x := c.agreed(30 * time.Second)
 	c.has(all)
-	t.Logf("%d times apart: %d writes acknowledged, none lost, %d refused; apart %v of the two sides; together after at most %.2f s, "+
-		"writes at both after %.2f s; both have %+v", rounds, len(all), refused, apart, together.Seconds(), writes.Seconds(), x)
+	t.Logf("%d times apart: %d writes acknowledged, none lost, %d refused; apart %v of the two sides; together after at "+
+		"most %.2f s, "+
+		"writes at both after %.2f s; both have %+v", rounds, len(all), refused, apart, together.Seconds(), writes.Seconds(),
+		x)
 }

@@ -52,8 +52,8 @@ func tlsSettings(f mtls.Files) []string {
 	return []string{"cluster.tls.cert=" + f.Cert, "cluster.tls.key=" + f.Key, "cluster.tls.ca=" + f.CA}
 }
 
-// Processes without a certificate of the cluster's authority cannot join, read the feed, have a request answered or fetch a block.
-// A process with one can do all of that.
+// Processes without a certificate of the cluster's authority cannot join, read the feed, have a request answered or
+// fetch a block. A process with one can do all of that.
 func TestTrialStrangers(t *testing.T) {
 	c := prepareTrial(t, 2)
 	ours, theirs := memberAuthority(t), memberAuthority(t)
@@ -95,7 +95,8 @@ func connectAs(t *testing.T, f mtls.Files) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "grebe"}, Certificates: []tls.Certificate{pair}}
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "grebe"},
+		Certificates: []tls.Certificate{pair}}
 }
 
 // approach does all that a member does with another one, and returns the errors.
@@ -159,7 +160,8 @@ func subscribe(ctx context.Context, conn *grpc.ClientConn) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Send(&clusterv1.Ask{Number: 1, Subscribe: &clusterv1.Subscribe{ProtocolMin: 1, ProtocolMax: 1, Node: "n1"}}); err != nil {
+	if err := s.Send(&clusterv1.Ask{Number: 1, Subscribe: &clusterv1.Subscribe{
+		ProtocolMin: 1, ProtocolMax: 1, Node: "n1"}}); err != nil {
 		return err
 	}
 	_, err = s.Recv()

@@ -23,10 +23,12 @@ import (
 	"grebe/shop/demo"
 )
 
-// The tests named TestTrial… run a cluster as it is in production: processes of the built binary and an etcd in a process of its
-// own, which are killed, stopped and cut off under load. Answers are compared with those of a single server without caches.
+// The tests named TestTrial… run a cluster as it is in production: processes of the built binary and an etcd in a
+// process of its own, which are killed, stopped and cut off under load. Answers are compared with those of a single
+// server without caches.
 //
-// GREBE_TRIAL=full makes them as long as the claims of docs/results/2026-11-17-cluster.md (`make cluster-test`). Without it they are short.
+// GREBE_TRIAL=full makes them as long as the claims of docs/results/2026-11-17-cluster.md (`make cluster-test`).
+// Without it they are short.
 
 // trialFull reports whether the trial is in full.
 func trialFull() bool { return os.Getenv("GREBE_TRIAL") == "full" }
@@ -101,8 +103,8 @@ var (
 	nextPort  atomic.Int64
 )
 
-// freeAddress returns an address that nobody uses and that the system does not give to outgoing connections: a node gets it again
-// after a restart.
+// freeAddress returns an address that nobody uses and that the system does not give to outgoing connections: a node
+// gets it again after a restart.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -138,7 +140,8 @@ func (c *trial) launch(m *member) {
 		args = c.demoArgs(m)
 	}
 	m.cmd = exec.Command(cmp.Or(m.binary, binary), args...)
-	m.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") }), m.env...)
+	m.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") }),
+		m.env...)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -165,8 +168,10 @@ func (c *trial) launch(m *member) {
 
 // demoArgs are the arguments of a node with the demo's configuration and the trial's settings.
 func (c *trial) demoArgs(m *member) []string {
-	args := append([]string{"serve", "-c", cmp.Or(m.config, filepath.Join(demoData, demo.ConfigFile)), "--listen", m.listen,
-		"--admin-listen", m.admin, "--grpc-listen=", "--data-dir", filepath.Join(c.dir, m.id), "--slo-ms", "30000", "--log-format", "json"},
+	args := append([]string{"serve", "-c", cmp.Or(m.config, filepath.Join(demoData, demo.ConfigFile)),
+		"--listen", m.listen,
+		"--admin-listen", m.admin, "--grpc-listen=", "--data-dir", filepath.Join(c.dir, m.id), "--slo-ms", "30000",
+		"--log-format", "json"},
 		flags([]string{
 			"cluster.name=trial", "cluster.node=" + m.id, "cluster.coordinator=" + c.at, "cluster.listen=" + m.peer,
 			"cluster.advertise=" + m.advertise, "cache.ahead=off", "cache.host_memory=64MiB", "threads=1"})...)

@@ -24,9 +24,9 @@ import (
 	"grebe/model/safetensors"
 )
 
-// TestUpgrade opens a data_dir that an older grebe has written: a catalog and its versions, an activated version, users and
-// their events, rows of a table, KV on disk, prototypes and importance. This one has all of it, finds no damage, reuses the KV
-// and gives the same answers, to the bit. The older server is stopped, or killed.
+// TestUpgrade opens a data_dir that an older grebe has written: a catalog and its versions, an activated version, users
+// and their events, rows of a table, KV on disk, prototypes and importance. This one has all of it, finds no damage,
+// reuses the KV and gives the same answers, to the bit. The older server is stopped, or killed.
 //
 //	make upgrade OLD=../before/bin/grebe
 func TestUpgrade(t *testing.T) {
@@ -74,9 +74,11 @@ func TestUpgrade(t *testing.T) {
 					was.cached -= preambleTokens
 				}
 				if was.cached <= 0 || is.disk == 0 || is.cached < was.cached {
-					t.Errorf("%s: %d tokens were cached, %d of them on disk; in the older server %d", kind, is.cached, is.disk, was.cached)
+					t.Errorf("%s: %d tokens were cached, %d of them on disk; in the older server %d", kind, is.cached, is.disk,
+						was.cached)
 				}
-				t.Logf("%s: %d tokens were cached, %d of them on disk; in the older server %d", kind, is.cached, is.disk, was.cached)
+				t.Logf("%s: %d tokens were cached, %d of them on disk; in the older server %d", kind, is.cached, is.disk,
+					was.cached)
 			}
 			sameLines(t, w.state(t, after, "auto"), latest)
 			if found := damageCounted.FindAll(after.call(http.MethodGet, "/metrics", ""), -1); len(found) > 0 {
@@ -120,18 +122,21 @@ func newUpgradeWorld(t *testing.T) *upgradeWorld {
 	w := &upgradeWorld{config: filepath.Join(dir, "grebe.yaml"), rows: filepath.Join(dir, "rows.f32"),
 		row: filepath.Join(dir, "row.ndjson"), items: 40, users: 6, watchers: 3}
 	lm, ev := filepath.Join(dir, "lm"), filepath.Join(dir, "ev")
-	if err := modeltest.Write(lm, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 32,
+	if err := modeltest.Write(lm, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 2,
+		KVHeads: 1, HeadDim: 32,
 		Inter: 96, Vocab: 1200, MaxPositions: 2000, Seed: 1}); err != nil {
 		t.Fatal(err)
 	}
-	tokenizer, err := os.ReadFile("../../testdata/fixtures/tokenizer-qwen2/tokenizer.json") // prototypes have to know which tokens are numbers
+	// prototypes have to know which tokens are numbers
+	tokenizer, err := os.ReadFile("../../testdata/fixtures/tokenizer-qwen2/tokenizer.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(ev, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := hstutest.Write(ev, hstutest.Spec{Hidden: 64, Layers: 2, Heads: 2, HeadDim: 32, Items: w.items, MaxSeqLen: 160, Seed: 1,
+	if err := hstutest.Write(ev, hstutest.Spec{Hidden: 64, Layers: 2, Heads: 2, HeadDim: 32, Items: w.items,
+		MaxSeqLen: 160, Seed: 1,
 		Change: func(c *hstu.Config) { c.Retrieval = false }}); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +146,8 @@ func newUpgradeWorld(t *testing.T) *upgradeWorld {
 			i, jsonOf(tokensOf(1000+i, 4+i%12)), 500+i, i%8, i/8)
 	}
 	for i := range w.users { // alike but for their first token and their last ones: there are prototypes of them
-		fmt.Fprintf(&users, `{"id":"u%d","tokens":%s}`+"\n", i, jsonOf(slices.Concat(tokensOf(20+i, 1), tokensOf(7, 100), tokensOf(i, 9))))
+		fmt.Fprintf(&users, `{"id":"u%d","tokens":%s}`+"\n", i,
+			jsonOf(slices.Concat(tokensOf(20+i, 1), tokensOf(7, 100), tokensOf(i, 9))))
 	}
 	for i := range w.watchers {
 		fmt.Fprintf(&users, `{"id":"v%d","events":%s}`+"\n", i, jsonOf(w.events(i, 80, 0)))
@@ -165,7 +171,8 @@ models:
 tables: [{name: items, dim: 64, timeout_ms: 60000, cache: 1MiB}]
 catalog: {items: items.ndjson, users: users.ndjson}
 `, lm, ev)
-	for name, data := range map[string][]byte{"items.ndjson": items.Bytes(), "users.ndjson": users.Bytes(), "grebe.yaml": []byte(text),
+	for name, data := range map[string][]byte{"items.ndjson": items.Bytes(), "users.ndjson": users.Bytes(),
+		"grebe.yaml":        []byte(text),
 		"lm/tokenizer.json": tokenizer, "rows.f32": itemRows(t, ev),
 		"row.ndjson": []byte(jsonOf(object{"key": 1000, "row": make([]float32, 64)}))} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
@@ -224,7 +231,8 @@ func (w *upgradeWorld) prepare(t *testing.T, old string) {
 		{"table", "import", "items", w.rows, "-c", w.config},
 		{"index", "-c", w.config, "--model", "lm"},
 		{"index", "-c", w.config, "--model", "lm", "--prototypes"},
-		{"index", "-c", w.config, "--model", "lm", "--importance", "--importance-prompts", "2", "--importance-candidates", "4"},
+		{"index", "-c", w.config, "--model", "lm", "--importance", "--importance-prompts", "2", "--importance-candidates",
+			"4"},
 	} {
 		runOld(t, old, args...)
 	}
@@ -285,8 +293,8 @@ func (w *upgradeWorld) version(t *testing.T, s *crashServer) string {
 	}
 }
 
-// state is everything that a server says of its catalog and its table, when it has activated a version of the catalog: auto is
-// the latest one, and "" the one that is active.
+// state is everything that a server says of its catalog and its table, when it has activated a version of the catalog:
+// auto is the latest one, and "" the one that is active.
 func (w *upgradeWorld) state(t *testing.T, s *crashServer, version string) string {
 	t.Helper()
 	if version != "" && s.call(http.MethodPost, "/v1/catalog:activate", jsonOf(object{"version": version})) == nil {
@@ -355,14 +363,17 @@ func (w *upgradeWorld) visit(t *testing.T, s *crashServer) map[string]visits {
 	}
 	for n := range w.users { // KV of users who are not there comes from prototypes
 		tokens := slices.Concat(tokensOf(40+n, 1), tokensOf(7, 100))
-		ask("blend", "/v1/rank", object{"model": "lm", "user": object{"tokens": tokens}, "candidates": candidates(20 + n), "prefix": "blend"})
+		ask("blend", "/v1/rank", object{"model": "lm", "user": object{"tokens": tokens}, "candidates": candidates(20 + n),
+			"prefix": "blend"})
 	}
 	for n := range w.watchers {
-		ask("events", "/v1/rank", object{"model": "ev", "user": object{"id": fmt.Sprint("v", n)}, "candidates": candidates(n), "prefix": "user"})
+		ask("events", "/v1/rank", object{"model": "ev", "user": object{"id": fmt.Sprint("v", n)}, "candidates": candidates(n),
+			"prefix": "user"})
 	}
 	for n := range 12 {
 		if n != 5 { // who was deleted
-			ask("recommend", "/v1/recommend", object{"model": "lm", "user": object{"id": fmt.Sprint("wn", n)}, "n": 60, "beam_width": 64})
+			ask("recommend", "/v1/recommend", object{"model": "lm", "user": object{"id": fmt.Sprint("wn", n)}, "n": 60,
+				"beam_width": 64})
 		}
 	}
 	return out

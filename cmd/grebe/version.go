@@ -28,7 +28,8 @@ func (versionFlag) BeforeReset(k *kong.Kong, w *cli.World) error {
 }
 
 func (versionCmd) Run(w *cli.World) error {
-	_, err := fmt.Fprintf(w.Stdout, "grebe %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintf(w.Stdout, "grebe %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS,
+		runtime.GOARCH)
 	return err
 }
 

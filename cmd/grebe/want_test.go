@@ -15,7 +15,8 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	clitest.Senseless(t, "grebe", func() any { return &commands{} }, map[string][]string{
 		"sim":           {"main.go"}, // a file that exists
 		"cluster drain": {"n1"}, "cluster undrain": {"n1"},
-		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "codes": {"x", "--codebook=x"}, "place": {"x", "--nodes=2"}, "index": {"--config=x"},
+		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "codes": {"x", "--codebook=x"},
+		"place": {"x", "--nodes=2"}, "index": {"--config=x"},
 	}, 60)
 }
 
@@ -42,7 +43,8 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 
 // What makes sense is not refused: it is the missing file that these fail for.
 func TestOptionsThatMakeSense(t *testing.T) {
-	for _, args := range []string{"index -c no.yaml", "index -c no.yaml --prototypes --prototype-users 5 --prototype-fresh"} {
+	for _, args := range []string{"index -c no.yaml",
+		"index -c no.yaml --prototypes --prototype-users 5 --prototype-fresh"} {
 		if _, errs, code := grebe(t, strings.Fields(args)...); code != cli.Failed || !strings.Contains(errs, "no.yaml") {
 			t.Errorf("%s: exit code %d, %q", args, code, errs)
 		}

@@ -14,8 +14,10 @@ func bitChecks() []check {
 	var out []check
 	for i, g := range []geometry{{64, 4, 2, 16, 96}, {75, 7, 7, 16, 50}, {40, 3, 1, 80, 33}} {
 		for j, f := range formats {
-			c := config{seed: uint64(3000 + 10*i + j), shape: g.shape(2, f.kv), dt: f.dt, src: compute.F32, headed: i == 1, sharp: 2}
-			name := fmt.Sprintf("same bits/seed%d/%d,%d×%d×%d,%d,%v,kv_%v", c.seed, g.hidden, g.heads, g.kvHeads, g.headDim, g.inter, f.dt, f.kv)
+			c := config{seed: uint64(3000 + 10*i + j), shape: g.shape(2, f.kv), dt: f.dt, src: compute.F32, headed: i == 1,
+				sharp: 2}
+			name := fmt.Sprintf("same bits/seed%d/%d,%d×%d×%d,%d,%v,kv_%v", c.seed, g.hidden, g.heads, g.kvHeads, g.headDim,
+				g.inter, f.dt, f.kv)
 			out = append(out, check{name, func(d compute.Device) error { return sameBits(d, c) }})
 		}
 	}
@@ -179,12 +181,14 @@ func (m *model) sameRow(b *batch, out *result, i, row int, solos []*solo) error 
 			return fmt.Errorf("hidden state of %s, value %d: got %v, want %v", b.row(row), k, out.x[i*n+k], alone.out.x[at*n+k])
 		}
 		if k := differ(out.normed[i*n:(i+1)*n], alone.out.normed[at*n:(at+1)*n]); k >= 0 {
-			return fmt.Errorf("normed hidden state of %s, value %d: got %v, want %v", b.row(row), k, out.normed[i*n+k], alone.out.normed[at*n+k])
+			return fmt.Errorf("normed hidden state of %s, value %d: got %v, want %v", b.row(row), k, out.normed[i*n+k],
+				alone.out.normed[at*n+k])
 		}
 		if i%out.stride() != 0 || at%alone.out.stride() != 0 {
 			return nil // one of the two has no logits
 		}
-		got, want := out.logits[i/out.stride()*vocabulary:][:vocabulary], alone.out.logits[at/alone.out.stride()*vocabulary:][:vocabulary]
+		got, want := out.logits[i/out.stride()*vocabulary:][:vocabulary],
+			alone.out.logits[at/alone.out.stride()*vocabulary:][:vocabulary]
 		if k := differ(got, want); k >= 0 {
 			return fmt.Errorf("logit %d of %s: got %v, want %v", k, b.row(row), got[k], want[k])
 		}

@@ -126,7 +126,8 @@ func (x *blend) lay(mem compute.Memory, s *compute.Shape) (*laid, error) {
 	}
 	for _, p := range x.parts {
 		from := out.blocks[p.source].Chunk(x.sources[p.source].tokens, false)
-		out.parts = append(out.parts, compute.Part{Segment: p.segment, At: p.at, Tokens: p.tokens, From: from, First: p.first, Turn: p.turn})
+		out.parts = append(out.parts, compute.Part{Segment: p.segment, At: p.at, Tokens: p.tokens, From: from, First: p.first,
+			Turn: p.turn})
 	}
 	return out, nil
 }
@@ -362,7 +363,8 @@ func (x *blend) comparePlaced(got, want *batch) error {
 					}
 					a, b := tokenKV(s, got.host[p.segment], l, kv, t), tokenKV(s, want.host[p.segment], l, kv, t)
 					if err := limit.compareRow(a, b, 0); err != nil {
-						return fmt.Errorf("part %d turned by %d: token %d of segment %d, layer %d, %s: %w", i, p.turn, t, p.segment, l, []string{"K", "V"}[kv], err)
+						return fmt.Errorf("part %d turned by %d: token %d of segment %d, layer %d, %s: %w", i, p.turn, t, p.segment, l,
+							[]string{"K", "V"}[kv], err)
 					}
 				}
 			}

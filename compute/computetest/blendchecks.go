@@ -16,7 +16,8 @@ func blendChecks(opts Options) []check {
 	}
 	add := func(name string, c config, run func(d compute.Device, c config) error) {
 		s := &c.shape
-		name = fmt.Sprintf("blend/%s/seed%d/%d×%d,%d×%d×%d,%d,%v→%v,kv_%v", name, c.seed, s.Layers, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter, c.src, c.dt, s.KV)
+		name = fmt.Sprintf("blend/%s/seed%d/%d×%d,%d×%d×%d,%d,%v→%v,kv_%v", name, c.seed, s.Layers, s.Hidden, s.Heads,
+			s.KVHeads, s.HeadDim, s.Inter, c.src, c.dt, s.KV)
 		out = append(out, check{name, func(d compute.Device) error {
 			if err := run(d, c); err != nil {
 				return fmt.Errorf("%s: %v: %w", name, c, err)
@@ -28,7 +29,8 @@ func blendChecks(opts Options) []check {
 		f := formats[(i+i/len(geometries))%len(formats)]
 		g := geometries[i%len(geometries)]
 		g.inter = max(g.inter, minInter)
-		c := config{seed: uint64(7000 + i), shape: g.shape(2+i%3, f.kv), dt: f.dt, src: sources[i%3], bare: i%4 == 3, headed: i%2 == 0, sharp: 1}
+		c := config{seed: uint64(7000 + i), shape: g.shape(2+i%3, f.kv), dt: f.dt, src: sources[i%3], bare: i%4 == 3,
+			headed: i%2 == 0, sharp: 1}
 		if i < len(geometries) || i%3 == 0 {
 			add("pass", c, agree(blendPass))
 		}
@@ -113,7 +115,8 @@ func blendAll(d compute.Device, c config, sameBits bool) error {
 	}
 	if sameBits {
 		if k := differ(got.projected, want.projected); k >= 0 {
-			return fmt.Errorf("against the plain pass: projected logit %d is %v, want %v", k, got.projected[k], want.projected[k])
+			return fmt.Errorf("against the plain pass: projected logit %d is %v, want %v", k, got.projected[k],
+				want.projected[k])
 		}
 	}
 	if err := m.compareResults(b, got.result, want, limits{x: l, normed: l, logits: l}); err != nil {
@@ -244,7 +247,8 @@ func blendBits(d compute.Device, c config) error {
 	for i := range plain {
 		together.plans[len(other)][i].chunks = chain(len(plain[i].tokens), 7+9*i)
 	}
-	together.parts = slices.DeleteFunc(together.parts, func(p standIn) bool { return p.segment >= base && p.segment < base+len(plain) })
+	together.parts = slices.DeleteFunc(together.parts,
+		func(p standIn) bool { return p.segment >= base && p.segment < base+len(plain) })
 	together.rows = slices.DeleteFunc(together.rows, func(row int32) bool { return row >= first && row < first+n })
 	for _, p := range alone.parts {
 		p.segment += base
@@ -290,8 +294,9 @@ func blendInPlace(d compute.Device, c config) error {
 	if err != nil {
 		return err
 	}
-	x := &blend{plans: []plan{p}, sources: []source{{tokens: block, kv: alone.whole(0)}}, parts: []standIn{{tokens: block}},
-		rows: []int32{int32(block), int32(block + 1), int32(block + 2)}}
+	x := &blend{plans: []plan{p}, sources: []source{{tokens: block, kv: alone.whole(0)}},
+		parts: []standIn{{tokens: block}},
+		rows:  []int32{int32(block), int32(block + 1), int32(block + 2)}}
 	got, err := m.blendOn(d, x)
 	if err != nil {
 		return err
@@ -358,8 +363,16 @@ func blendMisuse(d compute.Device, c config) error {
 		"parts of a negative layer":     place(-1, func(p *compute.Part) {}),
 		"received before any attention": func(*batch) error { return r.Received(received) },
 		"received of too few rows":      func(*batch) error { layer(); return r.Received(received[1:]) },
-		"received after keep":           func(*batch) error { layer(); r.Keep([]int32{1, 2}); return r.Received(received[:2]) },
-		"received after output":         func(*batch) error { layer(); r.Output(&w.attention[0]); return r.Received(received) },
+		"received after keep": func(*batch) error {
+			layer()
+			r.Keep([]int32{1, 2})
+			return r.Received(received[:2])
+		},
+		"received after output": func(*batch) error {
+			layer()
+			r.Output(&w.attention[0])
+			return r.Received(received)
+		},
 		"a transient row dropped": func(*batch) error {
 			layer()
 			r.Keep([]int32{0, 1})

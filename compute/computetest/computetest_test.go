@@ -162,11 +162,13 @@ func TestFaultsAreFound(t *testing.T) {
 				b.Positions[30]++
 			}
 		}}},
-		"gate and up are swapped":      {"ffn/", mutant{gateUp: func(g, u *compute.Tensor) { *g, *u = *u, *g }}},
-		"epsilon is another":           {"qkv/", mutant{open: func(s *compute.Shape) { s.Eps *= 1.1 }}},
-		"the rotation is not scaled":   {"qkv/", mutant{open: func(s *compute.Shape) { s.Rope.Scale = 1 }}},
-		"the QKV bias is forgotten":    {"qkv/", mutant{qkv: func(_ *compute.Batch, w *compute.AttentionWeights) { w.QKVBias = nil }}},
-		"the query norm is forgotten":  {"attend/", mutant{qkv: func(_ *compute.Batch, w *compute.AttentionWeights) { w.QNorm = nil }}},
+		"gate and up are swapped":    {"ffn/", mutant{gateUp: func(g, u *compute.Tensor) { *g, *u = *u, *g }}},
+		"epsilon is another":         {"qkv/", mutant{open: func(s *compute.Shape) { s.Eps *= 1.1 }}},
+		"the rotation is not scaled": {"qkv/", mutant{open: func(s *compute.Shape) { s.Rope.Scale = 1 }}},
+		"the QKV bias is forgotten": {"qkv/", mutant{
+			qkv: func(_ *compute.Batch, w *compute.AttentionWeights) { w.QKVBias = nil }}},
+		"the query norm is forgotten": {"attend/", mutant{
+			qkv: func(_ *compute.Batch, w *compute.AttentionWeights) { w.QNorm = nil }}},
 		"the output bias is forgotten": {"layers/", mutant{output: func(w *compute.AttentionWeights) { w.OutBias = nil }}},
 		"the down bias is forgotten":   {"ffn/", mutant{ffn: func(w *compute.FFNWeights) { w.DownBias = nil }}},
 		"one value of V is off by a twentieth": {"attend/", mutant{wrote: func(s *compute.Shape, b *compute.Batch) {
@@ -206,13 +208,16 @@ func TestFaultsAreFound(t *testing.T) {
 				parts[1].Turn++
 			}
 		}}},
-		"a part is turned back":            {"blend/turn", mutant{place: func(parts []compute.Part) { parts[0].Turn *= -1 }}},
-		"a part that stays is turned":      {"blend/turn", mutant{place: func(parts []compute.Part) { parts[0].Turn += 300 }}},
-		"a row that goes on is forgotten":  {"blend/pass", mutant{keep: func(rows []int32) []int32 { return rows[min(len(rows), 1):] }}},
-		"what a batch blends is in others": {"blend/same bits", mutant{received: func(out []float32) { out[0] += float32(len(out)) * 1e-6 }}},
-		"large batches differ in a bit":    {"same bits/", mutant{result: nudge}},
-		"failures are forgotten":           {"misuse/", mutant{failed: func(error) error { return nil }}},
-		"a pass allocates":                 {"no allocation/", mutant{}},
+		"a part is turned back": {"blend/turn", mutant{place: func(parts []compute.Part) { parts[0].Turn *= -1 }}},
+		"a part that stays is turned": {"blend/turn", mutant{
+			place: func(parts []compute.Part) { parts[0].Turn += 300 }}},
+		"a row that goes on is forgotten": {"blend/pass", mutant{
+			keep: func(rows []int32) []int32 { return rows[min(len(rows), 1):] }}},
+		"what a batch blends is in others": {"blend/same bits",
+			mutant{received: func(out []float32) { out[0] += float32(len(out)) * 1e-6 }}},
+		"large batches differ in a bit": {"same bits/", mutant{result: nudge}},
+		"failures are forgotten":        {"misuse/", mutant{failed: func(error) error { return nil }}},
+		"a pass allocates":              {"no allocation/", mutant{}},
 	} {
 		c.m.Device = ref.New()
 		if !found(&c.m, c.group) {
@@ -294,7 +299,8 @@ func TestCompareRow(t *testing.T) {
 }
 
 func TestF16(t *testing.T) {
-	for v, want := range map[float64]uint16{0: 0, 1: 0x3c00, -2: 0xc000, 65504: 0x7bff, 0x1p-24: 1, 1.99999: 0x4000, 0x1p-14: 0x400, 0x1.fffp-15: 0x400} {
+	for v, want := range map[float64]uint16{0: 0, 1: 0x3c00, -2: 0xc000, 65504: 0x7bff, 0x1p-24: 1, 1.99999: 0x4000,
+		0x1p-14: 0x400, 0x1.fffp-15: 0x400} {
 		if got := toF16(v); got != want {
 			t.Errorf("%v: got %#x, want %#x", v, got, want)
 		}

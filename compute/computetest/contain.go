@@ -14,7 +14,8 @@ const spoiled = vocabulary - 1
 // containChecks: what is no number in one plan reaches the rows that see it, and no other plan.
 func containChecks() []check {
 	var out []check
-	for i, f := range append(formats[:len(formats):len(formats)], struct{ dt, kv compute.DType }{compute.BF16, compute.FP8}) {
+	for i, f := range append(formats[:len(formats):len(formats)],
+		struct{ dt, kv compute.DType }{compute.BF16, compute.FP8}) {
 		g := geometries[[]int{0, 3}[i%2]]
 		c := config{seed: uint64(6000 + i), shape: g.shape(2, f.kv), dt: f.dt, src: compute.F32, sharp: 1}
 		name := fmt.Sprintf("contained/seed%d/%d×%d,%v,kv_%v", c.seed, g.heads, g.headDim, f.dt, f.kv)
@@ -23,15 +24,18 @@ func containChecks() []check {
 	return append(out, insideChecks()...)
 }
 
-// insideChecks: what is no number in one token reaches the rows of its plan that see it, and neither rows before it nor siblings.
+// insideChecks: what is no number in one token reaches the rows of its plan that see it, and neither rows before it nor
+// siblings.
 func insideChecks() []check {
 	var out []check
-	for i, f := range append(formats[:len(formats):len(formats)], struct{ dt, kv compute.DType }{compute.BF16, compute.FP8}) {
+	for i, f := range append(formats[:len(formats):len(formats)],
+		struct{ dt, kv compute.DType }{compute.BF16, compute.FP8}) {
 		for j, dim := range []int{64, 128, 24} {
 			if j > 0 && f.dt != f.kv || j > 0 && f.kv == compute.F32 {
 				continue // ref is slow
 			}
-			c := config{seed: uint64(6100 + 10*i + j), shape: shape(2-j%2, 64, 4, 2, dim, 48, f.kv), dt: f.dt, src: compute.F32, sharp: 1}
+			c := config{seed: uint64(6100 + 10*i + j), shape: shape(2-j%2, 64, 4, 2, dim, 48, f.kv), dt: f.dt, src: compute.F32,
+				sharp: 1}
 			name := fmt.Sprintf("contained/inside/seed%d/%d,%v,kv_%v", c.seed, dim, f.dt, f.kv)
 			out = append(out, check{name, func(d compute.Device) error { return containedInside(d, newModel(c).spoilToken()) }})
 			if f.kv == compute.FP8 { // in which what is too large is the largest number
@@ -40,7 +44,9 @@ func insideChecks() []check {
 			values := c
 			values.seed, values.bare, values.shape.Layers = c.seed+1000, true, 1
 			name = fmt.Sprintf("contained/values/seed%d/%d,%v,kv_%v", values.seed, dim, f.dt, f.kv)
-			out = append(out, check{name, func(d compute.Device) error { return containedInside(d, newModel(values).spoilValue()) }})
+			out = append(out, check{name, func(d compute.Device) error {
+				return containedInside(d, newModel(values).spoilValue())
+			}})
 		}
 	}
 	return out
@@ -70,8 +76,8 @@ func (m *model) spoilToken() *model {
 	return m
 }
 
-// spoilValue makes the values of one token infinite in all heads, and leaves its keys numbers: the first dimension of x is 0 for
-// the others, and only values take it in.
+// spoilValue makes the values of one token infinite in all heads, and leaves its keys numbers: the first dimension of x
+// is 0 for the others, and only values take it in.
 func (m *model) spoilValue() *model {
 	h := m.shape.Hidden
 	put := func(t *compute.Tensor, row int, v float64) {
@@ -99,7 +105,8 @@ func containedInside(d compute.Device, m *model) error {
 	for i := range beams {
 		beams[i] = 1
 	}
-	plans := []plan{r.causal(0, 26), r.userFirst(0, 5, []int{3, 9, 4, 1}, 2), r.pointwise(0, 4, []int{4, 5}, 2), r.userFirst(0, 9, beams, 1), r.causal(0, 9)}
+	plans := []plan{r.causal(0, 26), r.userFirst(0, 5, []int{3, 9, 4, 1}, 2), r.pointwise(0, 4, []int{4, 5}, 2),
+		r.userFirst(0, 9, beams, 1), r.causal(0, 9)}
 	for _, p := range plans {
 		for i := range p {
 			for j := range p[i].tokens {
@@ -107,7 +114,8 @@ func containedInside(d compute.Device, m *model) error {
 			}
 		}
 	}
-	plans[0][0].tokens[17], plans[1][2].tokens[3], plans[2][1].tokens[0], plans[3][11].tokens[0] = spoiled, spoiled, spoiled, spoiled
+	plans[0][0].tokens[17], plans[1][2].tokens[3], plans[2][1].tokens[0], plans[3][11].tokens[0] = spoiled, spoiled,
+		spoiled, spoiled
 	do := wholeLayers
 	l := within(varLayers(m.shape.Layers, m.dt, m.shape.KV, 1.5))
 	if m.shape.Pointwise != nil {

@@ -8,8 +8,8 @@ import (
 	"grebe/compute"
 )
 
-// CrowdedScratch is what the rows of Crowded's batches take in a layer of bf16 keys and values, in bytes, where rows are counted in
-// whole 32s: devices that hold some layers at a time are tested with a multiple of it.
+// CrowdedScratch is what the rows of Crowded's batches take in a layer of bf16 keys and values, in bytes, where rows
+// are counted in whole 32s: devices that hold some layers at a time are tested with a multiple of it.
 const CrowdedScratch = 32 * 2 * 2 * 64 * 2
 
 // crowdedShape has more layers than a device may hold at a time.
@@ -38,7 +38,8 @@ func crowdedChecks() []check {
 			if p.placed && kv == compute.FP8 {
 				continue // of which nothing is placed
 			}
-			c := config{seed: uint64(8000 + 10*i + j), shape: crowdedShape(kv), dt: compute.BF16, src: compute.BF16, headed: true, sharp: 1}
+			c := config{seed: uint64(8000 + 10*i + j), shape: crowdedShape(kv), dt: compute.BF16, src: compute.BF16,
+				headed: true, sharp: 1}
 			name := fmt.Sprintf("crowded/%s/seed%d/kv_%v", p.name, c.seed, kv)
 			out = append(out, check{name, func(d compute.Device) error {
 				if err := crowded(d, c, p.pauses, p.placed); err != nil {
@@ -65,8 +66,8 @@ func Crowded(t *testing.T, d compute.Device) {
 	}
 }
 
-// crowded compares with ref: 90 cached segments, of which rows see all, and a segment of a chain. It runs three times on one runner,
-// so that devices repeat what they recorded.
+// crowded compares with ref: 90 cached segments, of which rows see all, and a segment of a chain. It runs three times
+// on one runner, so that devices repeat what they recorded.
 func crowded(d compute.Device, c config, p pauses, placed bool) error {
 	r, m := newRandom(c.seed), newModel(c)
 	items := make([]int, 90)
@@ -91,7 +92,8 @@ func crowded(d compute.Device, c config, p pauses, placed bool) error {
 	return m.receivedBehindPlace(d, plans, len(one)-2)
 }
 
-// receivedBehindPlace: what replaces rows that are computed all the same changes nothing, and is not what they are taken for.
+// receivedBehindPlace: what replaces rows that are computed all the same changes nothing, and is not what they are
+// taken for.
 func (m *model) receivedBehindPlace(d compute.Device, plans []plan, segment int) (err error) {
 	want, err := m.watchOn(d, plans, everyLayer)
 	if err != nil {

@@ -31,8 +31,10 @@ func attendChecks() []check {
 	var out []check
 	for i, g := range wideGeometries {
 		for j, f := range formats {
-			if f.dt == compute.BF16 && f.kv == compute.BF16 || i < 3 && f.kv == compute.F32 { // on GPUs, the first go through the tensor cores
-				out = append(out, attendCheck(config{seed: uint64(900 + 10*i + j), shape: g.shape(1, f.kv), dt: f.dt, src: sources[(i+j)%3],
+			// on GPUs, the first go through the tensor cores
+			if f.dt == compute.BF16 && f.kv == compute.BF16 || i < 3 && f.kv == compute.F32 {
+				out = append(out, attendCheck(config{seed: uint64(900 + 10*i + j), shape: g.shape(1, f.kv), dt: f.dt,
+					src:    sources[(i+j)%3],
 					headed: i%2 == 0, quiet: true, sharp: 1}, int32(i)*700))
 			}
 		}
@@ -56,12 +58,15 @@ func attendChecks() []check {
 	return out
 }
 
-// wideGeometries have heads of other sizes than most, and many query heads on a KV head: more than 8, and more than any tile has rows.
-var wideGeometries = []geometry{{96, 2, 1, 96, 1}, {64, 2, 1, 256, 1}, {64, 20, 1, 64, 1}, {48, 24, 2, 128, 1}, {40, 130, 1, 64, 1}, {66, 3, 3, 96, 1}}
+// wideGeometries have heads of other sizes than most, and many query heads on a KV head: more than 8, and more than any
+// tile has rows.
+var wideGeometries = []geometry{{96, 2, 1, 96, 1}, {64, 2, 1, 256, 1}, {64, 20, 1, 64, 1}, {48, 24, 2, 128, 1},
+	{40, 130, 1, 64, 1}, {66, 3, 3, 96, 1}}
 
 func attendCheck(c config, start int32) check {
 	s := &c.shape
-	name := fmt.Sprintf("attend/seed%d/%d,%d×%d×%d,%v,kv_%v", c.seed, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, c.dt, s.KV)
+	name := fmt.Sprintf("attend/seed%d/%d,%d×%d×%d,%v,kv_%v", c.seed, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, c.dt,
+		s.KV)
 	return check{name, func(d compute.Device) error {
 		plans := newRandom(c.seed).mixed(&c.shape, start)
 		if err := agree(d, c, steps{qkv: true, attend: true}, attendLimits(c), plans...); err != nil {
@@ -92,7 +97,8 @@ func layerChecks() []check {
 		// The limits take errors to be independent. A feed-forward layer of a few units has few, which
 		// whole layers multiply; the FFN check alone runs those.
 		g.inter = max(g.inter, minInter)
-		c := config{seed: seed, shape: g.shape(1+i%3, f.kv), dt: f.dt, src: sources[i%3], bare: i%4 == 3, headed: i%2 == 0, sharp: 1}
+		c := config{seed: seed, shape: g.shape(1+i%3, f.kv), dt: f.dt, src: sources[i%3], bare: i%4 == 3, headed: i%2 == 0,
+			sharp: 1}
 		out = append(out, layerCheck(c, i%2 == 1, func(r random) []plan { return r.mixed(&c.shape, int32(r.IntN(3000))) }))
 	}
 	// Large enough for every kernel's inner tiles.
@@ -100,7 +106,8 @@ func layerChecks() []check {
 		if f.dt != f.kv {
 			continue
 		}
-		c := config{seed: uint64(2000 + i), shape: geometries[0].shape(2, f.kv), dt: f.dt, src: sources[i%3], headed: true, sharp: 1}
+		c := config{seed: uint64(2000 + i), shape: geometries[0].shape(2, f.kv), dt: f.dt, src: sources[i%3], headed: true,
+			sharp: 1}
 		out = append(out, layerCheck(c, true, func(r random) []plan {
 			return []plan{r.causal(0, 190), r.userFirst(0, 70, []int{10, 10, 7}, 5)}
 		}))
@@ -110,7 +117,8 @@ func layerChecks() []check {
 
 func layerCheck(c config, keep bool, plans func(r random) []plan) check {
 	s := &c.shape
-	name := fmt.Sprintf("layers/seed%d/%d×%d,%d×%d×%d,%d,%v→%v,kv_%v", c.seed, s.Layers, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter, c.src, c.dt, s.KV)
+	name := fmt.Sprintf("layers/seed%d/%d×%d,%d×%d×%d,%d,%v→%v,kv_%v", c.seed, s.Layers, s.Hidden, s.Heads, s.KVHeads,
+		s.HeadDim, s.Inter, c.src, c.dt, s.KV)
 	return check{name, func(d compute.Device) error {
 		r := newRandom(c.seed)
 		batch := plans(r)

@@ -148,8 +148,9 @@ func memoryRefuses(d compute.Device) error {
 		"a read of more than there is":  m.Read(make([]byte, 1001), b),
 		"a move beyond its source":      m.Copy(compute.Move{Dst: b, Src: b.Slice(500, 10), Width: 11, Rows: 1}),
 		"a move beyond its destination": m.Copy(compute.Move{Dst: b.Slice(500, 10), Src: b, Width: 6, Rows: 2, DstStride: 6}),
-		"a move with a negative stride": m.Copy(compute.Move{Dst: b.Slice(0, 10), Src: b.Slice(500, 10), Width: 1, Rows: 2, SrcStride: -1}),
-		"a move of a negative number":   m.Copy(compute.Move{Dst: b.Slice(0, 10), Src: b.Slice(500, 10), Width: 1, Rows: -1}),
+		"a move with a negative stride": m.Copy(compute.Move{
+			Dst: b.Slice(0, 10), Src: b.Slice(500, 10), Width: 1, Rows: 2, SrcStride: -1}),
+		"a move of a negative number": m.Copy(compute.Move{Dst: b.Slice(0, 10), Src: b.Slice(500, 10), Width: 1, Rows: -1}),
 	} {
 		if err == nil {
 			return fmt.Errorf("%s: no error", name)

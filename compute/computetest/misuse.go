@@ -43,7 +43,8 @@ func packSizes(d compute.Device) error {
 
 func packRefuses(d compute.Device) error {
 	r := newRandom(1)
-	good, narrower, shorter := r.tensor(compute.F32, 8, 6, 0, 1), r.tensor(compute.F32, 8, 5, 0, 1), r.tensor(compute.F32, 7, 6, 0, 1)
+	good, narrower, shorter := r.tensor(compute.F32, 8, 6, 0, 1), r.tensor(compute.F32, 8, 5, 0, 1),
+		r.tensor(compute.F32, 7, 6, 0, 1)
 	cut := good
 	cut.Data = cut.Data[:len(cut.Data)-1]
 	negative := compute.Tensor{DType: compute.F32, Rows: -8, Cols: -6, Data: good.Data}
@@ -57,10 +58,14 @@ func packRefuses(d compute.Device) error {
 		"GateUp of unequal heights": func() error { _, err := d.GateUp(compute.F32, good, shorter); return err },
 		"GateUp of cut data":        func() error { _, err := d.GateUp(compute.F32, good, cut); return err },
 		"Vector of eight rows":      func() error { _, err := d.Vector(good); return err },
-		"Vector of cut data":        func() error { _, err := d.Vector(compute.Tensor{Rows: 1, Cols: 3, Data: make([]byte, 11)}); return err },
-		"Table of cut data":         func() error { _, err := d.Table(cut); return err },
-		"a runner for no rows":      func() error { _, err := d.Open(geometries[3].shape(1, compute.F32), 0); return err },
-		"a runner that stores f16":  func() error { _, err := d.Open(geometries[3].shape(1, compute.F16), 8); return err },
+		"Vector of cut data": func() error {
+			_, err :=
+				d.Vector(compute.Tensor{Rows: 1, Cols: 3, Data: make([]byte, 11)})
+			return err
+		},
+		"Table of cut data":        func() error { _, err := d.Table(cut); return err },
+		"a runner for no rows":     func() error { _, err := d.Open(geometries[3].shape(1, compute.F32), 0); return err },
+		"a runner that stores f16": func() error { _, err := d.Open(geometries[3].shape(1, compute.F16), 8); return err },
 		"a runner without frequencies": func() error {
 			s := geometries[3].shape(1, compute.F32)
 			s.Rope.InvFreq = nil
@@ -90,7 +95,8 @@ const benchMaxRows = 32
 
 func newBench(d compute.Device) (*bench, error) {
 	g := geometries[3]
-	b := &bench{mem: d.Memory(), model: newModel(config{seed: 5, shape: g.shape(2, compute.BF16), dt: compute.BF16, sharp: 1})}
+	b := &bench{mem: d.Memory(), model: newModel(config{
+		seed: 5, shape: g.shape(2, compute.BF16), dt: compute.BF16, sharp: 1})}
 	b.good = newRandom(5).userFirst(0, 9, []int{3, 4}, 2)
 	var err error
 	if b.w, err = b.pack(d); err != nil {
@@ -113,7 +119,8 @@ func (b *bench) usable() error {
 		return fmt.Errorf("a good batch after the failure: %w", err)
 	}
 	l := within(varLayers(2, b.dt, b.shape.KV, 1.5))
-	return l.compare(got.x, b.want.x, b.shape.Hidden, func(i int) string { return fmt.Sprintf("a good batch after the failure: row %d", i) })
+	return l.compare(got.x, b.want.x, b.shape.Hidden,
+		func(i int) string { return fmt.Sprintf("a good batch after the failure: row %d", i) })
 }
 
 func misuseChecks() []check {

@@ -29,7 +29,8 @@ type config struct {
 
 func (c config) String() string {
 	s := &c.shape
-	return fmt.Sprintf("seed %d, hidden %d, %d/%d heads × %d, inter %d, %d layers, weights %v→%v, kv %v, bare %v, head norms %v",
+	return fmt.Sprintf("seed %d, hidden %d, %d/%d heads × %d, inter %d, %d layers, weights %v→%v, kv %v, bare %v, "+
+		"head norms %v",
 		c.seed, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter, s.Layers, c.src, c.dt, s.KV, c.bare, c.headed)
 }
 
@@ -168,7 +169,8 @@ func (p *packer) table(t compute.Tensor) compute.Table {
 
 func (m *model) pack(d compute.Device) (*packed, error) {
 	p := &packer{d: d}
-	out := &packed{embed: p.table(m.embed), head: p.table(m.head), project: p.linear(m.dt, m.head), norm: p.vector(&m.norm)}
+	out := &packed{embed: p.table(m.embed), head: p.table(m.head), project: p.linear(m.dt, m.head),
+		norm: p.vector(&m.norm)}
 	if m.shape.Pointwise != nil {
 		out.actions, out.positions = p.table(m.stu.actions), p.table(m.stu.positions)
 		for i := range m.stuLayers {

@@ -58,7 +58,8 @@ func opChecks() []check {
 	var out []check
 	add := func(op string, c config, rows int, do steps, l limits) {
 		s := &c.shape
-		name := fmt.Sprintf("%s/seed%d/%d×%d,%d×%d×%d,%d,%v→%v,kv_%v", op, c.seed, rows, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter, c.src, c.dt, s.KV)
+		name := fmt.Sprintf("%s/seed%d/%d×%d,%d×%d×%d,%d,%v→%v,kv_%v", op, c.seed, rows, s.Hidden, s.Heads, s.KVHeads,
+			s.HeadDim, s.Inter, c.src, c.dt, s.KV)
 		out = append(out, check{name, func(d compute.Device) error {
 			r := newRandom(c.seed + 1000)
 			plans := []plan{r.causal(int32(r.IntN(40000)), rows)}
@@ -128,7 +129,8 @@ func still(s compute.Shape) compute.Shape {
 // sums only; truncated weights would be off by a hundred times that.
 func roundedWeights(d compute.Device) error {
 	for i, g := range geometries {
-		c := config{seed: uint64(i), shape: still(g.shape(1, compute.F32)), dt: compute.BF16, src: compute.F32, bare: true, sharp: 1}
+		c := config{seed: uint64(i), shape: still(g.shape(1, compute.F32)), dt: compute.BF16, src: compute.F32, bare: true,
+			sharp: 1}
 		m := newModel(c)
 		r := newRandom(uint64(i))
 		m.embed = r.tensor(compute.BF16, vocabulary, g.hidden, 0, 1)
@@ -196,7 +198,8 @@ func logitCounts(d compute.Device) error {
 	m.operations(r, w, wholeLayers)
 	var alone [8 * vocabulary]float32
 	for i := range alone {
-		if err := r.Logits(w.norm, w.head, []compute.Pair{{Row: int32(i / vocabulary), ID: int32(i % vocabulary)}}, alone[i:i+1]); err != nil {
+		if err := r.Logits(w.norm, w.head, []compute.Pair{{Row: int32(i / vocabulary), ID: int32(i % vocabulary)}},
+			alone[i:i+1]); err != nil {
 			return err
 		}
 	}

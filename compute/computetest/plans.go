@@ -370,7 +370,8 @@ func (b *batch) where(at int) string {
 	begin := guard
 	for i, end := range b.ends {
 		if at < end {
-			return fmt.Sprintf("byte %d from the beginning of chunk %d (%d bytes, the last %d or more no chunk's)", at-begin, i, end-begin, guard)
+			return fmt.Sprintf("byte %d from the beginning of chunk %d (%d bytes, the last %d or more no chunk's)", at-begin, i,
+				end-begin, guard)
 		}
 		begin = end
 	}

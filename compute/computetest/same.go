@@ -9,10 +9,12 @@ import (
 	"grebe/compute"
 )
 
-// SameBlends runs blended passes on two devices, which have what stands in at different places, and fails where a result differs in a bit.
+// SameBlends runs blended passes on two devices, which have what stands in at different places, and fails where a
+// result differs in a bit.
 func SameBlends(t *testing.T, a, b compute.Device) {
 	for i, g := range []geometry{{64, 4, 2, 64, 48}, {48, 4, 1, 128, 32}, {32, 6, 3, 80, 48}, {64, 8, 8, 64, 32}} {
-		c := config{seed: uint64(7300 + i), shape: g.shape([]int{20, 4, 10, 3}[i], compute.BF16), dt: compute.BF16, src: compute.F32, headed: true, sharp: 1}
+		c := config{seed: uint64(7300 + i), shape: g.shape([]int{20, 4, 10, 3}[i], compute.BF16), dt: compute.BF16,
+			src: compute.F32, headed: true, sharp: 1}
 		for _, near := range []bool{false, true} {
 			t.Run(fmt.Sprintf("seed%d/%v", c.seed, map[bool]string{false: "apart", true: "near"}[near]), func(t *testing.T) {
 				if err := sameBlend(a, b, c, near); err != nil {
@@ -50,7 +52,8 @@ func sameBlend(a, b compute.Device, c config, near bool) error {
 		}
 		for n, got := range all {
 			if k := differ(first.x, got.x); k >= 0 {
-				return fmt.Errorf("row %d, value %d: %v, and %v on device %d, run %d", x.rows[k/c.shape.Hidden], k%c.shape.Hidden, first.x[k], got.x[k], i, n)
+				return fmt.Errorf("row %d, value %d: %v, and %v on device %d, run %d", x.rows[k/c.shape.Hidden], k%c.shape.Hidden,
+					first.x[k], got.x[k], i, n)
 			}
 			if k := differ(first.received, got.received); k >= 0 {
 				return fmt.Errorf("row %d received %v, and %v on device %d, run %d", k, first.received[k], got.received[k], i, n)

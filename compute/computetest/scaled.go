@@ -28,7 +28,8 @@ func scaledChecks(opts Options) []check {
 	for i, g := range geometries {
 		dt := []compute.DType{compute.F32, compute.BF16}[i%2]
 		g.inter = max(g.inter, minInter)
-		c := config{seed: uint64(5000 + i), shape: g.shape(1, compute.FP8), dt: dt, src: sources[i%3], headed: i%3 == 0, sharp: 1}
+		c := config{seed: uint64(5000 + i), shape: g.shape(1, compute.FP8), dt: dt, src: sources[i%3], headed: i%3 == 0,
+			sharp: 1}
 		add("qkv", c, scaledQKV)
 		attending := c
 		attending.eye, attending.quiet, attending.sharp = g.hidden == g.heads*g.headDim, true, []float64{1, 0.25}[i%2]
@@ -49,7 +50,8 @@ func scaledChecks(opts Options) []check {
 			add("same bits", bits, sameBits)
 		}
 		if opts.NoAlloc && i < 2 {
-			add("no allocation", config{seed: c.seed, shape: geometries[3].shape(2, compute.FP8), dt: dt, sharp: 1}, allocatesNothing)
+			add("no allocation", config{seed: c.seed, shape: geometries[3].shape(2, compute.FP8), dt: dt, sharp: 1},
+				allocatesNothing)
 		}
 	}
 	return out

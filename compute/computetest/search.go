@@ -28,39 +28,58 @@ type searchCase struct {
 }
 
 func searchCases() []searchCase {
-	wide := config{seed: 71, shape: shape(2, 256, 4, 2, 64, 512, compute.BF16), dt: compute.BF16, src: compute.BF16, headed: true, sharp: 1}
-	long := config{seed: 72, shape: shape(3, 256, 8, 4, 128, 512, compute.BF16), dt: compute.BF16, src: compute.BF16, bare: true, sharp: 1}
+	wide := config{seed: 71, shape: shape(2, 256, 4, 2, 64, 512, compute.BF16), dt: compute.BF16, src: compute.BF16,
+		headed: true, sharp: 1}
+	long := config{seed: 72, shape: shape(3, 256, 8, 4, 128, 512, compute.BF16), dt: compute.BF16, src: compute.BF16,
+		bare: true, sharp: 1}
 	// With few other keys to see, the wrong path would show.
-	near := config{seed: 73, shape: shape(2, 256, 4, 2, 64, 512, compute.BF16), dt: compute.BF16, src: compute.BF16, headed: true, sharp: 2}
+	near := config{seed: 73, shape: shape(2, 256, 4, 2, 64, 512, compute.BF16), dt: compute.BF16, src: compute.BF16,
+		headed: true, sharp: 2}
 	return []searchCase{
 		{config: wide, sizes: []int{40}, paths: 30, widths: []int{50}, prompts: [][2]int{{3, 20}}},
 		{config: wide, sizes: []int{12, 30}, paths: 200, widths: []int{12, 300}, prompts: [][2]int{{3, 20}, {70, 130}}},
 		{config: wide, sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 300}}},
-		{config: long, sizes: []int{48, 48, 48}, paths: 5000, widths: []int{40, 60, 100}, prompts: [][2]int{{1, 500}, {130, 1}, {4, 5}}, dead: 7},
-		{config: near, sizes: []int{30, 30, 30, 30}, paths: 4000, widths: []int{30, 60, 70, 80}, prompts: [][2]int{{1, 1}, {2, 1}}},
-		{config: long, sizes: []int{6, 7, 8, 9, 10}, paths: 3000, widths: []int{6, 42, 256, 300, 400}, prompts: [][2]int{{60, 3}}, dead: 2},
-		{config: of(74, 4, 2, 64, compute.FP8), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{6, 90}, {3, 1}}},
-		{config: of(75, 3, 3, 80, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{6, 90}}},
-		{config: of(76, 4, 2, 96, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{6, 90}}},
-		{config: of(77, 4, 2, 96, compute.FP8), sizes: []int{30, 30}, paths: 600, widths: []int{20, 50}, prompts: [][2]int{{6, 40}}},
-		{config: of(78, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 20000, widths: []int{48, 1024, 1024}, prompts: [][2]int{{2, 30}}},
-		{config: of(79, 4, 2, 64, compute.BF16), sizes: []int{40, 40, 40}, paths: 6000, widths: []int{21, 63, 101}, prompts: [][2]int{{2, 30}, {9, 9}}, twins: true},
-		{config: of(80, 4, 2, 64, compute.BF16), sizes: []int{40, 40}, paths: 900, widths: []int{21, 301}, prompts: [][2]int{{2, 30}}, flat: true},
-		{config: of(83, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 300}, {2, 9}},
-			every: 10, shared: true},
-		{config: of(84, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 30}, {2, 9}},
-			every: 3, dead: 5, topK: 4},
-		{config: of(85, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 30}}, topK: 3},
+		{config: long, sizes: []int{48, 48, 48}, paths: 5000, widths: []int{40, 60, 100},
+			prompts: [][2]int{{1, 500}, {130, 1}, {4, 5}}, dead: 7},
+		{config: near, sizes: []int{30, 30, 30, 30}, paths: 4000, widths: []int{30, 60, 70, 80},
+			prompts: [][2]int{{1, 1}, {2, 1}}},
+		{config: long, sizes: []int{6, 7, 8, 9, 10}, paths: 3000, widths: []int{6, 42, 256, 300, 400},
+			prompts: [][2]int{{60, 3}}, dead: 2},
+		{config: of(74, 4, 2, 64, compute.FP8), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60},
+			prompts: [][2]int{{6, 90}, {3, 1}}},
+		{config: of(75, 3, 3, 80, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60},
+			prompts: [][2]int{{6, 90}}},
+		{config: of(76, 4, 2, 96, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60},
+			prompts: [][2]int{{6, 90}}},
+		{config: of(77, 4, 2, 96, compute.FP8), sizes: []int{30, 30}, paths: 600, widths: []int{20, 50},
+			prompts: [][2]int{{6, 40}}},
+		{config: of(78, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 20000, widths: []int{48, 1024, 1024},
+			prompts: [][2]int{{2, 30}}},
+		{config: of(79, 4, 2, 64, compute.BF16), sizes: []int{40, 40, 40}, paths: 6000, widths: []int{21, 63, 101},
+			prompts: [][2]int{{2, 30}, {9, 9}}, twins: true},
+		{config: of(80, 4, 2, 64, compute.BF16), sizes: []int{40, 40}, paths: 900, widths: []int{21, 301},
+			prompts: [][2]int{{2, 30}}, flat: true},
+		{config: of(83, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64},
+			prompts: [][2]int{{5, 300}, {2, 9}},
+			every:   10, shared: true},
+		{config: of(84, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64},
+			prompts: [][2]int{{5, 30}, {2, 9}},
+			every:   3, dead: 5, topK: 4},
+		{config: of(85, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64},
+			prompts: [][2]int{{5, 30}}, topK: 3},
 		{config: of(86, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 100, 64},
 			prompts: [][2]int{{5, 30}, {2, 9}, {40, 1}}, narrow: true, topK: 20},
-		{config: of(87, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 60000, widths: []int{48, 1024, 3000}, prompts: [][2]int{{2, 30}}},
-		{config: of(88, 4, 2, 64, compute.BF16), sizes: []int{40, 40}, paths: 900, widths: []int{21, 101}, prompts: [][2]int{{2, 30}}, flat: true, topK: 5},
+		{config: of(87, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 60000, widths: []int{48, 1024, 3000},
+			prompts: [][2]int{{2, 30}}},
+		{config: of(88, 4, 2, 64, compute.BF16), sizes: []int{40, 40}, paths: 900, widths: []int{21, 101},
+			prompts: [][2]int{{2, 30}}, flat: true, topK: 5},
 	}
 }
 
 // of is a model of two layers with heads of a kind.
 func of(seed uint64, heads, kvHeads, dim int, kv compute.DType) config {
-	return config{seed: seed, shape: shape(2, 240, heads, kvHeads, dim, 480, kv), dt: compute.BF16, src: compute.BF16, headed: true, sharp: 1}
+	return config{seed: seed, shape: shape(2, 240, heads, kvHeads, dim, 480, kv), dt: compute.BF16, src: compute.BF16,
+		headed: true, sharp: 1}
 }
 
 // Search holds the searches of a device against those of ref.Searching on the same device: the paths are
@@ -89,7 +108,8 @@ func Search(t *testing.T, d compute.Device) {
 // searchGroups: groups of any number of prompts, with nodes left out or not, follow each other on one runner. What is
 // found for a prompt does not depend on the groups before.
 func searchGroups(d compute.Device) error {
-	c := searchCase{config: of(82, 4, 2, 64, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{3, 9}}}
+	c := searchCase{config: of(82, 4, 2, 64, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000,
+		widths: []int{20, 50, 60}, prompts: [][2]int{{3, 9}}}
 	slow, _, err := c.open(ref.Searching(d))
 	if slow != nil {
 		defer slow.close()
@@ -104,7 +124,8 @@ func searchGroups(d compute.Device) error {
 	if err != nil {
 		return err
 	}
-	for i, g := range []struct{ prompts, dead int }{{5, 4}, {2, 0}, {5, 0}, {1, 3}, {3, 0}, {9, 2}, {4, 0}, {16, 0}, {9, 5}, {16, 1}} {
+	for i, g := range []struct{ prompts, dead int }{{5, 4}, {2, 0}, {5, 0}, {1, 3}, {3, 0}, {9, 2}, {4, 0}, {16, 0},
+		{9, 5}, {16, 1}} {
 		for _, s := range []*searchRun{slow, fast} {
 			s.every, s.topK, s.narrow = i%3*4, i%2*7, i%4 == 3
 		}
@@ -141,7 +162,8 @@ func (s *searchRun) group(n, dead int) ([][]compute.Leaf, error) {
 
 // searchNaN: a logit that is no number, at any level, is an error, and the next search is not affected.
 func searchNaN(d compute.Device) error {
-	c := searchCase{config: of(81, 4, 2, 64, compute.BF16), sizes: []int{20, 20, 20}, paths: 900, widths: []int{20, 60, 80}, prompts: [][2]int{{3, 9}}}
+	c := searchCase{config: of(81, 4, 2, 64, compute.BF16), sizes: []int{20, 20, 20}, paths: 900,
+		widths: []int{20, 60, 80}, prompts: [][2]int{{3, 9}}}
 	s, want, err := c.open(d)
 	if s != nil {
 		defer s.close()
@@ -342,7 +364,8 @@ func (s *searchRun) lay(levels []compute.TreeLevel) error {
 				return err
 			}
 			s.blocks = append(s.blocks, b)
-			s.batch.Segments = append(s.batch.Segments, compute.Segment{First: len(s.batch.Tokens), Len: n, Sees: slices.Clone(sees),
+			s.batch.Segments = append(s.batch.Segments, compute.Segment{
+				First: len(s.batch.Tokens), Len: n, Sees: slices.Clone(sees),
 				Chunks: []compute.Chunk{b.Chunk(n, j == 1)}})
 			for k := range n {
 				s.batch.Tokens = append(s.batch.Tokens, int32(r.IntN(vocabulary)))

@@ -131,7 +131,8 @@ func (g geometry) stuShape(layers int, kv compute.DType, p compute.Pointwise) co
 }
 
 var pointwises = []compute.Pointwise{
-	{Scale: 1}, {Scale: 1.0 / 8, Window: 7}, {Scale: 1.0 / 4, Window: 40}, {Scale: 1, Context: 3}, {Scale: 0.5, Context: 5, Window: 20},
+	{Scale: 1}, {Scale: 1.0 / 8, Window: 7}, {Scale: 1.0 / 4, Window: 40}, {Scale: 1, Context: 3},
+	{Scale: 0.5, Context: 5, Window: 20},
 }
 
 // stuChecks run layers of HSTU.
@@ -148,8 +149,9 @@ func stuChecks() []check {
 				g = newRandom(seed).randomGeometry()
 			}
 			p := pointwises[(i+j)%len(pointwises)]
-			c := config{seed: seed, shape: g.stuShape(1+(i+j)%2, f.kv, p), dt: f.dt, src: sources[(i+j)%3], bare: i%4 == 3, perHead: (i+j)%3 == 0,
-				sharp: []float64{1, 4, 0.25}[i%3]}
+			c := config{seed: seed, shape: g.stuShape(1+(i+j)%2, f.kv, p), dt: f.dt, src: sources[(i+j)%3], bare: i%4 == 3,
+				perHead: (i+j)%3 == 0,
+				sharp:   []float64{1, 4, 0.25}[i%3]}
 			out = append(out, c.stuCheck(i%2 == 1, func(r random) []plan {
 				start := int32(r.IntN(60))
 				if p.Context > 0 {
@@ -160,24 +162,30 @@ func stuChecks() []check {
 		}
 	}
 	// Long enough for every kernel's inner loops and for what a window skips.
-	for i, p := range []compute.Pointwise{{Scale: 1.0 / 64}, {Scale: 1.0 / 64, Window: 170}, {Scale: 1.0 / 64, Context: 4, Window: 300}} {
+	for i, p := range []compute.Pointwise{{Scale: 1.0 / 64}, {Scale: 1.0 / 64, Window: 170},
+		{Scale: 1.0 / 64, Context: 4, Window: 300}} {
 		g := geometry{96, 2, 2, []int{64, 128, 64}[i], 1}
-		c := config{seed: uint64(6000 + i), shape: g.stuShape(1, compute.BF16, p), dt: compute.BF16, src: compute.F32, sharp: 1}
+		c := config{seed: uint64(6000 + i), shape: g.stuShape(1, compute.BF16, p), dt: compute.BF16, src: compute.F32,
+			sharp: 1}
 		out = append(out, c.stuCheck(i == 0, func(r random) []plan {
 			return []plan{r.causal(0, 520), r.pointwise(0, 330, []int{1, 1, 1}, 1), r.itemFirst(0, 0, 200, []int{1, 1, 1}, 1)}
 		}))
 	}
 	// More values of all heads than a block of a GPU has shared memory for.
 	for i, g := range []geometry{{16, 100, 100, 128, 1}, {24, 200, 200, 64, 1}} {
-		c := config{seed: uint64(6010 + i), shape: g.stuShape(1, compute.BF16, compute.Pointwise{Scale: 1}), dt: compute.BF16, src: compute.F32, sharp: 1, perHead: i == 1}
-		out = append(out, c.stuCheck(false, func(r random) []plan { return []plan{r.causal(0, 5), r.pointwise(0, 3, []int{1, 1}, 1)} }))
+		c := config{seed: uint64(6010 + i), shape: g.stuShape(1, compute.BF16, compute.Pointwise{Scale: 1}), dt: compute.BF16,
+			src: compute.F32, sharp: 1, perHead: i == 1}
+		out = append(out, c.stuCheck(false, func(r random) []plan {
+			return []plan{r.causal(0, 5), r.pointwise(0, 3, []int{1, 1}, 1)}
+		}))
 	}
 	return out
 }
 
 func (c config) stuCheck(keep bool, draw func(r random) []plan) check {
 	s := &c.shape
-	name := fmt.Sprintf("stu/seed%d/%d×%d,%d×%d,%v→%v,kv_%v,%+v", c.seed, s.Layers, s.Hidden, s.Heads, s.HeadDim, c.src, c.dt, s.KV, *s.Pointwise)
+	name := fmt.Sprintf("stu/seed%d/%d×%d,%d×%d,%v→%v,kv_%v,%+v", c.seed, s.Layers, s.Hidden, s.Heads, s.HeadDim,
+		c.src, c.dt, s.KV, *s.Pointwise)
 	return check{name, func(d compute.Device) error {
 		r := newRandom(c.seed)
 		plans := uncontext(s, draw(r))
@@ -217,7 +225,8 @@ func stuBitChecks() []check {
 			if (i+j)%2 == 1 {
 				continue
 			}
-			c := config{seed: uint64(7000 + 10*i + j), shape: g.stuShape(2, f.kv, pointwises[(i+j)%3]), dt: f.dt, src: compute.F32, sharp: 2, perHead: i == 1}
+			c := config{seed: uint64(7000 + 10*i + j), shape: g.stuShape(2, f.kv, pointwises[(i+j)%3]), dt: f.dt,
+				src: compute.F32, sharp: 2, perHead: i == 1}
 			name := fmt.Sprintf("stu same bits/seed%d/%d,%d×%d,%v,kv_%v", c.seed, g.hidden, g.heads, g.headDim, f.dt, f.kv)
 			out = append(out, check{name, func(d compute.Device) error { return sameBits(d, c) }})
 		}
@@ -249,8 +258,10 @@ func stuMisuse(d compute.Device) error {
 	far[0].Rows[4] = vocabulary
 	out := make([]float32, m.shape.Hidden)
 	for name, op := range map[string]func(b *batch){
-		"sum: a row beyond the table":    func(*batch) { r.Sum(far) },
-		"sum: fewer rows than the batch": func(*batch) { r.Sum([]compute.SumPart{{Table: w.embed, Rows: make([]int32, 3), Scale: 1}}) },
+		"sum: a row beyond the table": func(*batch) { r.Sum(far) },
+		"sum: fewer rows than the batch": func(*batch) {
+			r.Sum([]compute.SumPart{{Table: w.embed, Rows: make([]int32, 3), Scale: 1}})
+		},
 		"uvqk: a matrix of another size": func(*batch) { r.UVQK(0, &badUVQK) },
 		"uvqk: a layer beyond the model": func(*batch) { r.UVQK(1, &good) },
 		"mix: a matrix of another size":  func(*batch) { r.UVQK(0, &good); r.Attend(0); r.Mix(&badOut) },
@@ -268,7 +279,8 @@ func stuMisuse(d compute.Device) error {
 			return fmt.Errorf("%s: no error from Hidden", name)
 		}
 	}
-	if _, err := m.pass(r, w, newBatch(d.Memory(), &m.shape, newRandom(5).causal(0, 9)), steps{qkv: true, attend: true}); err != nil {
+	if _, err := m.pass(r, w, newBatch(d.Memory(), &m.shape, newRandom(5).causal(0, 9)),
+		steps{qkv: true, attend: true}); err != nil {
 		return fmt.Errorf("a good batch after failures: %w", err)
 	}
 	return nil
@@ -310,13 +322,16 @@ func multiplies(d compute.Device) error {
 			want[j] = float32(sum)
 		}
 		limit := within(2 * variance(dt))
-		if err := limit.compare(got, want, w.Rows, func(i int) string { return fmt.Sprintf("multiply in %v: row %d", dt, i) }); err != nil {
+		if err := limit.compare(got, want, w.Rows, func(i int) string {
+			return fmt.Sprintf("multiply in %v: row %d", dt, i)
+		}); err != nil {
 			return err
 		}
 		if err := mul.Multiply(l, in[(n-1)*70:], alone); err != nil {
 			return err
 		}
-		if err := exact.compare(alone, got[(n-1)*w.Rows:], w.Rows, func(int) string { return "multiply: the last row alone" }); err != nil {
+		if err := exact.compare(alone, got[(n-1)*w.Rows:], w.Rows,
+			func(int) string { return "multiply: the last row alone" }); err != nil {
 			return err
 		}
 		if mul.Multiply(l, in[1:], got) == nil || mul.Multiply(l, in, got[1:]) == nil {
@@ -329,7 +344,8 @@ func multiplies(d compute.Device) error {
 // multipliesMany: more rows than a grid of a GPU has along an axis, even by fours.
 func multipliesMany(d compute.Device, mul compute.Multiplier) error {
 	const rows = 4*65535 + 77
-	l, err := d.Linear(compute.F32, compute.Tensor{DType: compute.F32, Rows: 1, Cols: 2, Data: appendValue(appendValue(nil, compute.F32, 1), compute.F32, 2)})
+	l, err := d.Linear(compute.F32, compute.Tensor{DType: compute.F32, Rows: 1, Cols: 2,
+		Data: appendValue(appendValue(nil, compute.F32, 1), compute.F32, 2)})
 	if err != nil {
 		return err
 	}

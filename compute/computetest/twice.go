@@ -13,12 +13,14 @@ func twiceChecks(opts Options) []check {
 	var out []check
 	add := func(c config, l limits) {
 		s := &c.shape
-		name := fmt.Sprintf("seen twice/seed%d/%d×%d×%d,%v,kv_%v,stu_%v", c.seed, s.Heads, s.KVHeads, s.HeadDim, c.dt, s.KV, s.Pointwise != nil)
+		name := fmt.Sprintf("seen twice/seed%d/%d×%d×%d,%v,kv_%v,stu_%v", c.seed, s.Heads, s.KVHeads, s.HeadDim, c.dt, s.KV,
+			s.Pointwise != nil)
 		out = append(out, check{name, func(d compute.Device) error { return seenTwice(d, c, l, opts.SameBits) }})
 	}
 	for i, f := range formats {
 		for j, g := range []geometry{geometries[0], {64, 4, 2, 64, 96}} {
-			c := config{seed: uint64(8000 + 10*i + j), shape: g.shape(2, f.kv), dt: f.dt, src: compute.F32, headed: i == 1, sharp: 1}
+			c := config{seed: uint64(8000 + 10*i + j), shape: g.shape(2, f.kv), dt: f.dt, src: compute.F32, headed: i == 1,
+				sharp: 1}
 			x := within(varLayers(2, c.dt, f.kv, 1.5))
 			add(c, limits{x: x})
 		}
@@ -26,7 +28,8 @@ func twiceChecks(opts Options) []check {
 			continue
 		}
 		for j, p := range pointwises[:3] {
-			c := config{seed: uint64(8005 + 10*i + j), shape: geometries[3].stuShape(2, f.kv, p), dt: f.dt, src: compute.F32, sharp: 1}
+			c := config{seed: uint64(8005 + 10*i + j), shape: geometries[3].stuShape(2, f.kv, p), dt: f.dt, src: compute.F32,
+				sharp: 1}
 			add(c, limits{x: within(varSTU(2, c.dt, f.kv))})
 		}
 	}

@@ -46,7 +46,8 @@ func (m *model) agreeWatched(d compute.Device, plans []plan, p pauses) error {
 	if err != nil {
 		return err
 	}
-	want, err := recall(func() (*watched, error) { return m.watchOn(ref.New(), plans, p) }, m, plans, p.layers(m.shape.Layers))
+	want, err := recall(func() (*watched, error) { return m.watchOn(ref.New(), plans, p) }, m, plans,
+		p.layers(m.shape.Layers))
 	if err != nil {
 		return fmt.Errorf("on ref: %w", err)
 	}
@@ -62,7 +63,8 @@ func (m *model) agreeWatched(d compute.Device, plans []plan, p pauses) error {
 	limit := within(m.narrowHeads() * varLayers(s.Layers, m.dt, s.KV, 1.5))
 	kv := limit
 	kv.step = limitKV(m.config).step
-	return errors.Join(compareKV(got.batch, want.batch, kv), m.compareResults(got.batch, got.result, want.result, limits{x: limit, normed: limit, logits: limit}))
+	return errors.Join(compareKV(got.batch, want.batch, kv),
+		m.compareResults(got.batch, got.result, want.result, limits{x: limit, normed: limit, logits: limit}))
 }
 
 func (m *model) watchOn(d compute.Device, plans []plan, p pauses) (out *watched, err error) {

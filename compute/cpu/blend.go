@@ -171,7 +171,8 @@ func (r *runner) Keep(rows []int32) {
 	last := int32(-1)
 	for _, id := range rows {
 		if id <= last || r.at(id) < 0 {
-			r.fail(fmt.Errorf("cpu: Keep of row %d after %d, of %d rows of which %d are left", id, last, len(r.batch.Tokens), r.rows))
+			r.fail(fmt.Errorf("cpu: Keep of row %d after %d, of %d rows of which %d are left", id, last, len(r.batch.Tokens),
+				r.rows))
 			return
 		}
 		last = id

@@ -16,7 +16,8 @@ import (
 // the passes' milliseconds, of their ratio, of its share of what the ratio of computed tokens allows, and what
 // placing and weighing take; and the ratio in processor time, which says more on a shared machine.
 func BenchmarkBlend(b *testing.B) {
-	s := compute.Shape{Layers: 28, Hidden: 1024, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 3072, Eps: 1e-6, KV: compute.BF16,
+	s := compute.Shape{Layers: 28, Hidden: 1024, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 3072, Eps: 1e-6,
+		KV:   compute.BF16,
 		Rope: compute.Rope{Scale: 1}}
 	for i := range s.HeadDim / 2 {
 		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))

@@ -24,7 +24,8 @@ func TestConformance(t *testing.T) {
 				t.Cleanup(func() { dev.Close() })
 				return dev
 			}
-			computetest.Run(t, fmt.Sprintf("%s-%d", level, threads), open, computetest.Options{SameBits: true, NoAlloc: true, STU: true})
+			computetest.Run(t, fmt.Sprintf("%s-%d", level, threads), open,
+				computetest.Options{SameBits: true, NoAlloc: true, STU: true})
 		}
 	}
 }

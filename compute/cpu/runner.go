@@ -426,8 +426,9 @@ func (r *runner) writeKV(w, i int) {
 // largestFinite is what bf16 has a finite number for.
 const largestFinite = 3.38e38
 
-// contain makes a value that is no finite number zeros, and its key NaN. Attention multiplies the values of keys that a row does
-// not see by 0: a value that is no number would spread to these rows. A key that is no number reaches the rows that see it alone.
+// contain makes a value that is no finite number zeros, and its key NaN. Attention multiplies the values of keys that a
+// row does not see by 0: a value that is no number would spread to these rows. A key that is no number reaches the rows
+// that see it alone.
 func contain(k, v []float32) {
 	for _, x := range v {
 		if !(x < largestFinite && x > -largestFinite) {

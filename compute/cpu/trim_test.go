@@ -9,7 +9,8 @@ import (
 	"grebe/internal/offheap"
 )
 
-// TestLargeBatchesGiveMemoryBack: what an exceptionally large batch took is given back with the next one, and not left behind.
+// TestLargeBatchesGiveMemoryBack: what an exceptionally large batch took is given back with the next one, and not left
+// behind.
 func TestLargeBatchesGiveMemoryBack(t *testing.T) {
 	d, err := New(Options{Threads: 1})
 	if err != nil {

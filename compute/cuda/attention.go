@@ -89,7 +89,8 @@ type direct struct {
 func newDirect(r *runner) (*direct, error) {
 	s := &r.shape
 	defines := []string{fmt.Sprintf("Q=%d", r.bufs.queryFormat()), fmt.Sprintf("KV=%d", s.KV),
-		fmt.Sprintf("OUT=%d", r.bufs.dt), fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
+		fmt.Sprintf("OUT=%d", r.bufs.dt), fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads),
+		fmt.Sprintf("DIM=%d", s.HeadDim)}
 	scale := float32(1 / math.Sqrt(float64(s.HeadDim)))
 	if p := s.Pointwise; p != nil {
 		defines = append(defines, "POINTWISE=1", fmt.Sprintf("CONTEXT=%d", p.Context))
@@ -118,8 +119,10 @@ func (a *direct) scratch(args *driver.Args, _ int) *driver.Args { return args.Pt
 
 func (a *direct) launch(layer int) error {
 	r, s := a.r, &a.r.shape
-	args := r.args.Reset().Ptr(r.bufs.att[0]).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(r.tables.trueRows())
-	return a.f.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{r.tables.rows, (s.Heads + 3) / 4}, Block: [3]int{128}}),
+	args := r.args.Reset().Ptr(r.bufs.att[0]).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(
+		r.tables.trueRows())
+	return a.f.Launch(r.stream, r.overlapping(driver.Launch{
+		Grid: [3]int{r.tables.rows, (s.Heads + 3) / 4}, Block: [3]int{128}}),
 		args.Int(r.bufs.attCols).Int(r.bufs.attCols).Int(layer).Float(a.scale))
 }
 
@@ -335,7 +338,8 @@ func (t *tensor) closeGiven() {
 	}
 }
 
-// giveScratch returns attention whose scratch has room for so many slots in all layers; nil: that would be too much of the GPU's memory.
+// giveScratch returns attention whose scratch has room for so many slots in all layers; nil: that would be too much of
+// the GPU's memory.
 func (t *tensor) giveScratch(slots int) (*attend.Attention, error) {
 	s := &t.r.shape
 	most := int(t.r.dev.c.Info().Memory / givenShare)

@@ -12,14 +12,16 @@ import (
 
 // A batch that goes on with some of its rows runs in parts: what was recorded up to a layer that follows Keep is put
 // into the stream, and the rest is recorded as a batch of the rows that are left. Their keys and values go to their
-// tokens' places; all others are gathered from the chunks, where Place put them, unless it put them into attention's scratch.
+// tokens' places; all others are gathered from the chunks, where Place put them, unless it put them into attention's
+// scratch.
 //
-// Place runs in a stream of its own, whose blocks are short and give way to those of the batch. Where it is followed by Received, it waits for the attention
-// of which that adds up what was received: while the host chooses rows, the GPU has nothing else to do. What stands in goes straight to attention's scratch where it
-// can, see goStraight. Chunks in the host's memory come in parts, a few layers first, and a layer waits for its own part, see tensor.beforeLeft: they are
-// fetched by copies, in another stream ahead of it, see fetching. The host's way to the GPU is one: what the batch itself
-// sends there would wait behind these copies. So the first part's begin behind what Received sends, and the others'
-// behind the tables of the batch that goes on.
+// Place runs in a stream of its own, whose blocks are short and give way to those of the batch. Where it is followed by
+// Received, it waits for the attention of which that adds up what was received: while the host chooses rows, the GPU
+// has nothing else to do. What stands in goes straight to attention's scratch where it can, see goStraight. Chunks in
+// the host's memory come in parts, a few layers first, and a layer waits for its own part, see tensor.beforeLeft: they
+// are fetched by copies, in another stream ahead of it, see fetching. The host's way to the GPU is one: what the batch
+// itself sends there would wait behind these copies. So the first part's begin behind what Received sends, and the
+// others' behind the tables of the batch that goes on.
 
 // placing is what Place needs.
 type placing struct {
@@ -140,7 +142,8 @@ func (r *runner) flushed() error {
 	return err
 }
 
-// Start puts what was recorded so far into the stream, so that the GPU computes while the host goes about something else.
+// Start puts what was recorded so far into the stream, so that the GPU computes while the host goes about something
+// else.
 func (r *runner) Start() {
 	if r.err != nil || r.ran || r.dropped || len(r.ops) == 0 {
 		return
@@ -242,7 +245,8 @@ func (t *tensor) received(sums []uint64, out []float32) {
 func (a *direct) receive(layer int) (driver.Ptr, error) {
 	r, s := a.r, &a.r.shape
 	if a.receives == nil {
-		f, err := r.dev.kernel("received_direct.cu", "received_direct", fmt.Sprintf("Q=%d", r.bufs.queryFormat()), fmt.Sprintf("KV=%d", s.KV),
+		f, err := r.dev.kernel("received_direct.cu", "received_direct", fmt.Sprintf("Q=%d", r.bufs.queryFormat()),
+			fmt.Sprintf("KV=%d", s.KV),
 			fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim))
 		if err != nil {
 			return 0, err
@@ -256,7 +260,8 @@ func (a *direct) receive(layer int) (driver.Ptr, error) {
 	if err := r.stream.Fill(r.result, 0, 8*n); err != nil {
 		return 0, err
 	}
-	args := r.args.Reset().Ptr(r.result).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(r.tables.trueRows())
+	args := r.args.Reset().Ptr(r.result).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(
+		r.tables.trueRows())
 	return r.result, a.receives.Launch(r.stream, driver.Launch{Grid: [3]int{n, (s.Heads + 3) / 4}, Block: [3]int{128}},
 		args.Int(r.bufs.attCols).Int(layer).Float(a.scale))
 }
@@ -363,7 +368,8 @@ func (p *placing) make(r *runner) (err error) {
 		return err
 	}
 	if s.KV != compute.FP8 { // of which nothing is placed: CheckParts
-		defines := []string{fmt.Sprintf("KV=%d", s.KV), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
+		defines := []string{fmt.Sprintf("KV=%d", s.KV), fmt.Sprintf("KV_HEADS=%d", s.KVHeads),
+			fmt.Sprintf("DIM=%d", s.HeadDim)}
 		if p.place, err = r.dev.kernel("place.cu", "place", defines...); err != nil {
 			return err
 		}
@@ -433,8 +439,9 @@ func (p *placing) cut(all []run, g *compute.Segment, part *compute.Part, number 
 		ch := &g.Chunks[c]
 		from, to := max(start, part.At), min(start+ch.Tokens, end)
 		if from < to {
-			p.add(all, &part.From, part.First+from-part.At, run{to: ch.Addr, toRoom: int32(ch.Tokens), toToken: int32(from - start), tokens: int32(to - from),
-				turned: turned(part.Turn), part: number})
+			p.add(all, &part.From, part.First+from-part.At,
+				run{to: ch.Addr, toRoom: int32(ch.Tokens), toToken: int32(from - start), tokens: int32(to - from),
+					turned: turned(part.Turn), part: number})
 		}
 		start += ch.Tokens
 	}
@@ -508,7 +515,8 @@ func (p *placing) send(r *runner, from, parts int) error {
 		p.args.Reset().Ptr(p.cos).Ptr(p.sin).Ptr(p.dev.At(turnsAt)).Ptr(r.bufs.frequencies).Ptr(p.dev).Int(half).Float(1))
 }
 
-// launch puts the parts up to one that are not there yet into the stream: those that are fetched one by one, others together.
+// launch puts the parts up to one that are not there yet into the stream: those that are fetched one by one, others
+// together.
 func (p *placing) launch(r *runner, end int) error {
 	s := p.stream
 	for len(placedParts)-p.late < end {
@@ -544,15 +552,16 @@ func (p *placing) launch(r *runner, end int) error {
 // together reports whether all parts are placed by one launch: layers then wait once.
 func (p *placing) together() bool { return !p.fetch.active }
 
-// blocks returns how many place.cu takes for so many layers: its warps have two runs of a head each. It is odd, so that one of
-// them is of keys, which take longer, and one of values.
+// blocks returns how many place.cu takes for so many layers: its warps have two runs of a head each. It is odd, so that
+// one of them is of keys, which take longer, and one of values.
 func (p *placing) blocks(r *runner, layers int) int {
 	runs := (p.short + 2*r.shape.KVHeads*(p.count-p.short)) * layers
 	return (runs+15)/16 | 1
 }
 
-// follow has parts placed behind attention: beside the end of the kernel that adds up what was received, and while rows are chosen, when the
-// GPU has nothing else to do. What is fetched from the host's memory comes in parts, the first of which need not wait.
+// follow has parts placed behind attention: beside the end of the kernel that adds up what was received, and while rows
+// are chosen, when the GPU has nothing else to do. What is fetched from the host's memory comes in parts, the first of
+// which need not wait.
 func (p *placing) follow(r *runner) error {
 	if p.fetch.active {
 		return p.launch(r, placedWith(p.first)+1)

@@ -8,9 +8,10 @@ import (
 	"grebe/compute/cuda/driver"
 )
 
-// fetching brings chunks that lie in the host's memory to the GPU ahead of their being placed: by copies in a stream of its own, so that
-// those of later layers are under way while earlier ones are placed and computed. A kernel that reads over the
-// bus would keep multiprocessors from computing. Chunks of which little is wanted are read in place all the same.
+// fetching brings chunks that lie in the host's memory to the GPU ahead of their being placed: by copies in a stream of
+// its own, so that those of later layers are under way while earlier ones are placed and computed. A kernel that reads
+// over the bus would keep multiprocessors from computing. Chunks of which little is wanted are read in place all the
+// same.
 type fetching struct {
 	stream *driver.Stream
 	done   []*driver.Event // by part of the layers: it is on the GPU
@@ -42,8 +43,8 @@ func (f *fetching) open(r *runner) (err error) {
 	return nil
 }
 
-// choose finds the chunks that are fetched, and makes room. Where some are under way already (free is false), or there is no memory,
-// all are read in place.
+// choose finds the chunks that are fetched, and makes room. Where some are under way already (free is false), or there
+// is no memory, all are read in place.
 func (f *fetching) choose(r *runner, parts []compute.Part, free bool) error {
 	f.chunks, f.last, f.active = f.chunks[:0], 0, false
 	if !free {

@@ -6,14 +6,17 @@ import (
 	"grebe/compute"
 )
 
-// What stands in for rows goes straight to attention's scratch, turned, where that has room for all layers to come and its slots are known: it is
-// copied once, and layers need not gather it from chunks, whose content nobody is to see. The batch's cached tokens go there with it. Where the
-// scratch would be too large, chunks get what stands in, and layers gather it from there.
+// What stands in for rows goes straight to attention's scratch, turned, where that has room for all layers to come and
+// its slots are known: it is copied once, and layers need not gather it from chunks, whose content nobody is to see.
+// The batch's cached tokens go there with it. Where the scratch would be too large, chunks get what stands in, and
+// layers gather it from there.
 
-// goStraight decides whether what stands in from a layer on does. That layer has to be the next one: all layers to come then find it there.
+// goStraight decides whether what stands in from a layer on does. That layer has to be the next one: all layers to come
+// then find it there.
 func (p *placing) goStraight(r *runner, from int) error {
 	t, ok := r.att.(*tensor)
-	if p.straight = ok && r.begun && len(r.ops) == 0 && !r.dropped && r.attended >= 0 && from == r.attended+1; !p.straight {
+	if p.straight = ok && r.begun && len(r.ops) == 0 && !r.dropped && r.attended >= 0 &&
+		from == r.attended+1; !p.straight {
 		return nil
 	}
 	a, err := t.giveScratch(p.layOut(r.batch))

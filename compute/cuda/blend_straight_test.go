@@ -8,8 +8,8 @@ import (
 	"grebe/compute"
 )
 
-// TestStraightRuns: what place.cu does with the runs puts every cached token and every part where attention looks for it, and nothing else
-// there. The kernel's index maths is repeated here.
+// TestStraightRuns: what place.cu does with the runs puts every cached token and every part where attention looks for
+// it, and nothing else there. The kernel's index maths is repeated here.
 func TestStraightRuns(t *testing.T) {
 	const layers, kvHeads, from, room = 5, 3, 2, 1000
 	for seed := range uint64(200) {
@@ -107,7 +107,8 @@ func straightBatch(r *rand.Rand, room int) (*compute.Batch, []compute.Part, map[
 				n = 1
 			}
 			if r.IntN(3) > 0 {
-				p := compute.Part{Segment: i, At: at, Tokens: n, From: compute.Chunk{Addr: uint64(next), Tokens: n + r.IntN(9)}, Turn: r.IntN(3) - 1}
+				p := compute.Part{Segment: i, At: at, Tokens: n, From: compute.Chunk{Addr: uint64(next), Tokens: n + r.IntN(9)},
+					Turn: r.IntN(3) - 1}
 				p.First = r.IntN(p.From.Tokens - n + 1)
 				next++
 				for k := range n {

@@ -37,7 +37,8 @@ const (
 // newBlendTimed lets rows of all that has something to stand in go on by chance.
 func newBlendTimed(t *testing.T, d compute.Device, layers int, far bool) *blendTimed {
 	t.Helper()
-	s := compute.Shape{Layers: layers, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, Inter: 12288, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}
+	s := compute.Shape{Layers: layers, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, Inter: 12288, Eps: 1e-6,
+		KV: compute.BF16, Rope: compute.Rope{Scale: 1}}
 	for i := range s.HeadDim / 2 {
 		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))
 	}
@@ -61,7 +62,8 @@ func newBlendTimed(t *testing.T, d compute.Device, layers int, far bool) *blendT
 	must(err)
 	gateUp, err := d.GateUp(compute.BF16, noise(s.Inter, s.Hidden, 0.03), noise(s.Inter, s.Hidden, 0.03))
 	must(err)
-	a := compute.AttentionWeights{Norm: norm, QKV: linear((s.Heads+2*s.KVHeads)*s.HeadDim, s.Hidden), Out: linear(s.Hidden, s.Heads*s.HeadDim)}
+	a := compute.AttentionWeights{Norm: norm, QKV: linear((s.Heads+2*s.KVHeads)*s.HeadDim, s.Hidden),
+		Out: linear(s.Hidden, s.Heads*s.HeadDim)}
 	f := compute.FFNWeights{Norm: norm, GateUp: gateUp, Down: linear(s.Hidden, s.Inter)}
 	for range s.Layers {
 		m.attn, m.ffn = append(m.attn, a), append(m.ffn, f)
@@ -97,7 +99,8 @@ func (x *blendTimed) lay(d compute.Device, far bool, chunk func(mem compute.Memo
 	for at := 0; at < n; at += 64 {
 		g.Chunks = append(g.Chunks, chunk(d.Memory(), 64))
 	}
-	b.Segments = []compute.Segment{{Len: blendPreamble, Cached: blendPreamble, Chunks: []compute.Chunk{chunk(d.Memory(), blendPreamble)}}, g}
+	b.Segments = []compute.Segment{{Len: blendPreamble, Cached: blendPreamble,
+		Chunks: []compute.Chunk{chunk(d.Memory(), blendPreamble)}}, g}
 	for i := range n {
 		b.Tokens, b.Positions = append(b.Tokens, int32(i%1000)), append(b.Positions, int32(blendPreamble+i))
 		if i >= n-blendQuestion || random.Float64() < blendBudget {
@@ -110,7 +113,8 @@ func (x *blendTimed) lay(d compute.Device, far bool, chunk func(mem compute.Memo
 		x.parts = append(x.parts, compute.Part{Segment: 1, At: i, Tokens: 1, From: page, First: from, Turn: i - from})
 	}
 	for i := range blendItems {
-		x.parts = append(x.parts, compute.Part{Segment: 1, At: blendHistory + i*blendItem, Tokens: blendItem, From: chunk(sources, blendItem), Turn: 400 + i*blendItem})
+		x.parts = append(x.parts, compute.Part{Segment: 1, At: blendHistory + i*blendItem, Tokens: blendItem,
+			From: chunk(sources, blendItem), Turn: 400 + i*blendItem})
 	}
 }
 
@@ -118,7 +122,8 @@ func (x *blendTimed) lay(d compute.Device, far bool, chunk func(mem compute.Memo
 type hostTimes struct{ started, placed, received, next, last, all time.Duration }
 
 func (h hostTimes) String() string {
-	return fmt.Sprintf("the host had started the whole layers after %v, placing after %v, attention received after %v, the rest of that layer after %v, recorded the others after %v, started them after %v",
+	return fmt.Sprintf("the host had started the whole layers after %v, placing after %v, attention received after %v, "+
+		"the rest of that layer after %v, recorded the others after %v, started them after %v",
 		h.started, h.placed, h.received, h.next, h.last, h.all)
 }
 
@@ -261,7 +266,8 @@ func (x *blendTimed) print(t *testing.T) {
 	half, halfBlended := timesOf(x.full), timesOf(func() error { _, err := x.blend(true); return err })
 	layer, blendedLayer := 1e3*(full-half)/float64(x.layers), 1e3*(blended-halfBlended)/float64(x.layers)
 	x.layers *= 2
-	t.Logf("a layer %.1f µs of all rows, %.1f of those left: %.2f ×; besides %.2f ms", layer, blendedLayer, layer/blendedLayer,
+	t.Logf("a layer %.1f µs of all rows, %.1f of those left: %.2f ×; besides %.2f ms", layer, blendedLayer,
+		layer/blendedLayer,
 		blended-1e-3*blendedLayer*float64(x.layers-blendWhole))
 	t.Logf("without attention received %.2f ms", timesOf(func() error { _, err := x.blend(false); return err }))
 	t.Logf("placing alone %.2f ms", timesOf(func() error {
@@ -301,14 +307,17 @@ func (x *blendTimed) products(t *testing.T, d *device) {
 			t.Fatal(err)
 		}
 		us[0] = d.tuned.best[fusedName(coarse(m), 2*s.Inter, s.Hidden)].Microseconds
-		for i, p := range []driver.Product{{N: (s.Heads + 2*s.KVHeads) * s.HeadDim, K: s.Hidden, In: driver.NumberBF16, Out: driver.NumberBF16},
-			{N: s.Hidden, K: s.Heads * s.HeadDim, In: driver.NumberBF16, Add: true}, {N: s.Hidden, K: s.Inter, In: driver.NumberBF16, Add: true}} {
+		for i, p := range []driver.Product{{N: (s.Heads + 2*s.KVHeads) * s.HeadDim, K: s.Hidden, In: driver.NumberBF16,
+			Out: driver.NumberBF16},
+			{N: s.Hidden, K: s.Heads * s.HeadDim, In: driver.NumberBF16, Add: true},
+			{N: s.Hidden, K: s.Inter, In: driver.NumberBF16, Add: true}} {
 			p.M = coarse(m)
 			if _, err := d.fastest(p); err != nil {
 				t.Fatal(err)
 			}
 			us[i+1] = d.tuned.best[fmt.Sprintf("%dx%dx%d %d-%d add=%v", p.M, p.N, p.K, p.In, p.Out, p.Add)].Microseconds
 		}
-		t.Logf("products of %d rows (timed for %d): gate and up %.1f µs, QKV %.1f, output %.1f, down %.1f", m, coarse(m), us[0], us[1], us[2], us[3])
+		t.Logf("products of %d rows (timed for %d): gate and up %.1f µs, QKV %.1f, output %.1f, down %.1f", m, coarse(m),
+			us[0], us[1], us[2], us[3])
 	}
 }

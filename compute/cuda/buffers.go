@@ -86,7 +86,8 @@ func (b *buffers) open(d *device, s *compute.Shape, rows int) error {
 		b.qkvCols, b.inter = padded(4*s.Heads*s.HeadDim), padded(3*s.Heads*s.HeadDim)
 	}
 	half := len(s.Rope.InvFreq)
-	if err := take(d, &b.base, []buffer{{&b.workspace, workspace}, {&b.frequencies, 4 * half}, {&b.x[0], 4 * b.hidden * rows},
+	if err := take(d, &b.base, []buffer{{&b.workspace, workspace}, {&b.frequencies, 4 * half},
+		{&b.x[0], 4 * b.hidden * rows},
 		{&b.x[1], 4 * b.hidden * rows}, {&b.cos, 4 * half * rows}, {&b.sin, 4 * half * rows}}); err != nil {
 		return err
 	}
@@ -185,5 +186,6 @@ func (b *buffers) normThreads() int { return min(1024, (b.hidden/8+31)&^31) }
 
 // normDefines are those of norm.cu for x and a result in dt.
 func (b *buffers) normDefines(dt compute.DType) []string {
-	return []string{fmt.Sprintf("OUT=%d", dt), fmt.Sprintf("STRIDE=%d", b.hidden), fmt.Sprintf("THREADS=%d", b.normThreads())}
+	return []string{fmt.Sprintf("OUT=%d", dt), fmt.Sprintf("STRIDE=%d", b.hidden),
+		fmt.Sprintf("THREADS=%d", b.normThreads())}
 }

@@ -13,7 +13,8 @@ func TestCrowded(t *testing.T) {
 	for _, v := range []struct {
 		name string
 		opt  Options
-	}{{"graphs", Options{}}, {"plain", Options{Plain: true}}, {"one by one", Options{NoGraphs: true, NoOverlap: true}}, {"direct", Options{Direct: true, NoGraphs: true}}} {
+	}{{"graphs", Options{}}, {"plain", Options{Plain: true}}, {"one by one", Options{NoGraphs: true, NoOverlap: true}},
+		{"direct", Options{Direct: true, NoGraphs: true}}} {
 		for _, layers := range []int{1, 2, 3, 4, 5, 6} {
 			if layers > 2 && v.name != "graphs" {
 				continue

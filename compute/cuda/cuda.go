@@ -14,8 +14,8 @@
 // A GPU that is lost (a fault of a kernel, of its memory or of the driver) fails all further work with the
 // first error. The libraries hold on to the broken context: only another process can use the GPU again.
 //
-// Lock order: memory.across.mu, then memory.mu, multiplier.mu or retrieval.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
-// splits.mu while attention is. A runner has no lock.
+// Lock order: memory.across.mu, then memory.mu, multiplier.mu or retrieval.mu, then device.mu, which is a leaf;
+// tuned.mu is held while products are timed, splits.mu while attention is. A runner has no lock.
 package cuda
 
 import (
@@ -43,11 +43,11 @@ type Options struct {
 	Direct bool
 	// Fused has products by kernels of our own wherever these can, however small they are, for tests.
 	Fused bool
-	// OwnProducts computes products by such a kernel, not by the matrix library, for tools that cannot follow that one. Attention
-	// then waits in a way that they can follow.
+	// OwnProducts computes products by such a kernel, not by the matrix library, for tools that cannot follow that one.
+	// Attention then waits in a way that they can follow.
 	OwnProducts bool
-	// Scratch bounds the memory of attention's keys and values in bytes, for tests: by default it has room for all layers of a batch, if that is
-	// little of the GPU's.
+	// Scratch bounds the memory of attention's keys and values in bytes, for tests: by default it has room for all layers
+	// of a batch, if that is little of the GPU's.
 	Scratch int
 	// FixedSplit cuts attention's work by fixed costs, not as measurements on the GPU say.
 	FixedSplit bool

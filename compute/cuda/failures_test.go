@@ -111,8 +111,9 @@ func (x *tried) search() error {
 	if err := r.Begin(b); err != nil {
 		return err
 	}
-	spec := compute.Search{Tree: x.tree, Widths: []int{2, 3, 3}, Prompts: []compute.Prompt{{Row: 3, Position: 4, Sees: []int32{0, 3},
-		Limits: compute.Limits{TopK: 1, Dead: [][]uint32{nil, {2}, nil}, Alive: []uint64{0b111111}}}}}
+	spec := compute.Search{Tree: x.tree, Widths: []int{2, 3, 3},
+		Prompts: []compute.Prompt{{Row: 3, Position: 4, Sees: []int32{0, 3},
+			Limits: compute.Limits{TopK: 1, Dead: [][]uint32{nil, {2}, nil}, Alive: []uint64{0b111111}}}}}
 	if err := r.Search(&spec); err != nil {
 		return err
 	}
@@ -153,8 +154,8 @@ func (x *tried) project() error {
 	return x.r.Project(x.m.norm, x.m.head, []int32{0, 2}, x.m.out)
 }
 
-// failNth makes call n from now on fail, and returns how many calls were made and which one failed. What puts more work into a stream behind
-// that is noted in after.
+// failNth makes call n from now on fail, and returns how many calls were made and which one failed. What puts more work
+// into a stream behind that is noted in after.
 func failNth(g *drivertest.GPU, n int, code int32) (calls *int, failed *string, after *[]string) {
 	calls, failed, after = new(int), new(string), new([]string)
 	g.Fail = func(call string) int32 {
@@ -166,7 +167,8 @@ func failNth(g *drivertest.GPU, n int, code int32) (calls *int, failed *string, 
 			*failed = call
 			return code
 		}
-		if *failed != "" && slices.Contains([]string{"cuLaunchKernelEx", "cuMemcpyAsync", "cuMemsetD8Async", "cuGraphLaunch", "cublasLtMatmul"}, call) {
+		if *failed != "" && slices.Contains([]string{"cuLaunchKernelEx", "cuMemcpyAsync", "cuMemsetD8Async", "cuGraphLaunch",
+			"cublasLtMatmul"}, call) {
 			*after = append(*after, call)
 		}
 		return 0
@@ -174,9 +176,9 @@ func failNth(g *drivertest.GPU, n int, code int32) (calls *int, failed *string, 
 	return calls, failed, after
 }
 
-// TestFailedCallLeavesNothingUnderWay: whatever call of the driver fails, at a task's first run or at a later one, the task returns an
-// error or succeeds without what failed. With an error, no work follows the call that failed, and the GPU has nothing left to do when
-// it is returned: the caller frees the KV. The next task succeeds.
+// TestFailedCallLeavesNothingUnderWay: whatever call of the driver fails, at a task's first run or at a later one, the
+// task returns an error or succeeds without what failed. With an error, no work follows the call that failed, and the
+// GPU has nothing left to do when it is returned: the caller frees the KV. The next task succeeds.
 func TestFailedCallLeavesNothingUnderWay(t *testing.T) {
 	for i, name := range []string{"graphs=false", "graphs=true", "fp8"} {
 		for _, task := range tasks() {
@@ -218,7 +220,8 @@ func TestFailedCallLeavesNothingUnderWay(t *testing.T) {
 	}
 }
 
-// TestFailedCallsOnTheGPU: on a GPU, whatever call of the driver fails, the task that follows yields what it does without failures.
+// TestFailedCallsOnTheGPU: on a GPU, whatever call of the driver fails, the task that follows yields what it does
+// without failures.
 func TestFailedCallsOnTheGPU(t *testing.T) {
 	for _, graphs := range []bool{false, true} {
 		for _, task := range tasks() {

@@ -8,9 +8,10 @@ import (
 	"grebe/compute/cuda/driver"
 )
 
-// Products of FP8. Norms, silu and a kernel behind attention round their input to e4m3, each row with a scale of its own.
-// The product itself knows no scales, which makes it fast for few rows as well: who reads the result next applies
-// those of its rows and columns. Where that is x, the product is written beside it, in bf16, and added by the next norm.
+// Products of FP8. Norms, silu and a kernel behind attention round their input to e4m3, each row with a scale of its
+// own. The product itself knows no scales, which makes it fast for few rows as well: who reads the result next applies
+// those of its rows and columns. Where that is x, the product is written beside it, in bf16, and added by the next
+// norm.
 
 // activations is the format of what products in dt do not round by themselves.
 func activations(dt compute.DType) compute.DType {
@@ -110,8 +111,8 @@ func (r *runner) scaledFor() (*scaledKernels, error) {
 	return k, failed
 }
 
-// maxScales are the bytes of scales that a block of silu_fp8.cu keeps: two blocks fit a multiprocessor of Hopper, and one
-// those of all others.
+// maxScales are the bytes of scales that a block of silu_fp8.cu keeps: two blocks fit a multiprocessor of Hopper, and
+// one those of all others.
 const maxScales = 98304
 
 // fit allows many its shared memory and counts its blocks.

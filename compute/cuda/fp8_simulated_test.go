@@ -52,8 +52,8 @@ func rounded(values []float32) (scale float32, codes []byte) {
 	return largest / fp8.Largest, codes
 }
 
-// TestPackFP8: rows that are stored in FP8 keep their codes and scales, others are rounded, and what is beyond the matrix is
-// zero.
+// TestPackFP8: rows that are stored in FP8 keep their codes and scales, others are rounded, and what is beyond the
+// matrix is zero.
 func TestPackFP8(t *testing.T) {
 	g, d := simulate(t, Options{OwnProducts: true})
 	g.Kernels["quantise"] = quantiseOn(t, g)
@@ -72,7 +72,8 @@ func TestPackFP8(t *testing.T) {
 		}
 		return rounded(values)
 	}
-	for name, parts := range map[string][]compute.Tensor{"stored": {stored}, "bf16": {other}, "mixed": {other, stored, wide}} {
+	for name, parts := range map[string][]compute.Tensor{
+		"stored": {stored}, "bf16": {other}, "mixed": {other, stored, wide}} {
 		l, err := d.Linear(compute.FP8, parts...)
 		if err != nil {
 			t.Fatal(name, err)
@@ -126,7 +127,8 @@ func TestFP8IsForAda(t *testing.T) {
 	}
 }
 
-// TestFP8Steps: which kernels a pass in FP8 is made of. A product that x lacks is added by the next norm, or at the end.
+// TestFP8Steps: which kernels a pass in FP8 is made of. A product that x lacks is added by the next norm, or at the
+// end.
 func TestFP8Steps(t *testing.T) {
 	g, d := simulate(t, Options{OwnProducts: true, NoGraphs: true, Direct: true})
 	m := newSmall(t, d, 2)
@@ -138,9 +140,12 @@ func TestFP8Steps(t *testing.T) {
 		m    *small
 		want []string
 	}{
-		"all":          {whole, slices.Concat(layer, out8, ffn("silu_fp8"), layer, []string{"gather", "gather"}, out8, ffn("silu_fp8"), []string{"added"})},
-		"without down": {m.inFP8(t, d, true, false), slices.Concat(layer, out8, ffn("silu_fp8"), layer, []string{"gather", "gather"}, out8, ffn("silu_fp8"))},
-		"down only": {m.inFP8(t, d, false, true), slices.Concat(layer, out16, ffn("silu_fp8"), layer, []string{"gather", "gather"}, out16, ffn("silu_fp8"),
+		"all": {whole, slices.Concat(layer, out8, ffn("silu_fp8"), layer, []string{"gather", "gather"}, out8,
+			ffn("silu_fp8"), []string{"added"})},
+		"without down": {m.inFP8(t, d, true, false), slices.Concat(layer, out8, ffn("silu_fp8"), layer,
+			[]string{"gather", "gather"}, out8, ffn("silu_fp8"))},
+		"down only": {m.inFP8(t, d, false, true), slices.Concat(layer, out16, ffn("silu_fp8"), layer,
+			[]string{"gather", "gather"}, out16, ffn("silu_fp8"),
 			[]string{"added"})},
 	} {
 		k := newKept(t, d.Memory(), &m.shape, 1, 4)
@@ -154,7 +159,8 @@ func TestFP8Steps(t *testing.T) {
 		}
 		var got []string
 		for _, l := range g.Launched {
-			if slices.Contains([]string{"rms_norm", "plain_product", "rope", "attend_direct", "quantise", "silu_fp8", "gather", "added"}, l) {
+			if slices.Contains([]string{"rms_norm", "plain_product", "rope", "attend_direct", "quantise", "silu_fp8", "gather",
+				"added"}, l) {
 				got = append(got, l)
 			}
 		}

@@ -109,7 +109,8 @@ func (d *device) raceFused(p driver.Product) (timed, error) {
 	for i := range weights {
 		weights[i] = r.w.At(i * r.wBytes)
 	}
-	op := product.Op{Form: product.GateUp, X: r.x, W: r.w, Out: gated, Rows: rows, Most: p.M, N: p.N, K: p.K, Stride: p.N / 2}
+	op := product.Op{Form: product.GateUp, X: r.x, W: r.w, Out: gated, Rows: rows, Most: p.M, N: p.N, K: p.K,
+		Stride: p.N / 2}
 	all, err := d.set.Choose(r.stream, op, weights)
 	if err != nil {
 		return timed{}, err

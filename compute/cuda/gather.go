@@ -4,9 +4,9 @@ import "slices"
 
 // gathers plans when the cached K and V of a batch's layers are copied into attention's scratch.
 //
-// The scratch has a number of buffers, and layer l uses buffer l mod buffers. One launch copies a few consecutive layers.
-// It is put into the stream ahead of the first of them, so it MUST NOT hold more layers than there are buffers: the last
-// of them would overwrite the first before that one was read.
+// The scratch has a number of buffers, and layer l uses buffer l mod buffers. One launch copies a few consecutive
+// layers. It is put into the stream ahead of the first of them, so it MUST NOT hold more layers than there are buffers:
+// the last of them would overwrite the first before that one was read.
 //
 // A batch may be launched in pieces, because its caller asks for results between layers (Received) or wants the GPU to
 // begin (Start). What earlier pieces copied is still in the buffers, and is not copied again.
@@ -76,8 +76,8 @@ func (g *gathers) next(layer int) step {
 	return s
 }
 
-// ahead takes the first step out of the others if it reads chunks in place: it needs no layer to have run, and may be put
-// into the stream ahead of all.
+// ahead takes the first step out of the others if it reads chunks in place: it needs no layer to have run, and may be
+// put into the stream ahead of all.
 func (g *gathers) ahead() (s step, ok bool) {
 	if len(g.steps) == 0 || g.steps[0].source != inPlace {
 		return step{}, false

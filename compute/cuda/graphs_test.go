@@ -8,7 +8,8 @@ import (
 	"grebe/compute"
 )
 
-// manyKinds runs more kinds of batches than graphs are kept, several times, and returns the first results and those that differ from them.
+// manyKinds runs more kinds of batches than graphs are kept, several times, and returns the first results and those
+// that differ from them.
 func manyKinds(t *testing.T, d *device) (kinds int, different []string) {
 	t.Helper()
 	m := newSmall(t, d, 4)
@@ -69,8 +70,8 @@ func (m *small) runSome(r compute.Runner, b *compute.Batch, layers, keep int) er
 	return r.Hidden(nil, []int32{0}, m.out)
 }
 
-// TestMoreKindsThanGraphs: batches of more kinds than graphs are kept come out the same, whether they are captured, replayed or captured
-// anew. A runner keeps a bounded number of graphs, and gives all of them back.
+// TestMoreKindsThanGraphs: batches of more kinds than graphs are kept come out the same, whether they are captured,
+// replayed or captured anew. A runner keeps a bounded number of graphs, and gives all of them back.
 func TestMoreKindsThanGraphs(t *testing.T) {
 	g, d := simulate(t, Options{})
 	kinds, _ := manyKinds(t, d)

@@ -31,8 +31,8 @@ func openLarge(t *testing.T) Device {
 	return d
 }
 
-// TestLargeChunks: a chunk of more than 4 GiB, gathered into a scratch of more than 2³¹ elements, yields the bits of the same KV in small
-// chunks.
+// TestLargeChunks: a chunk of more than 4 GiB, gathered into a scratch of more than 2³¹ elements, yields the bits of
+// the same KV in small chunks.
 func TestLargeChunks(t *testing.T) {
 	const tokens, rows, piece = 560_000, 4, 20_000
 	for _, where := range []string{"device", "host"} {
@@ -114,9 +114,10 @@ func (m *small) widen(t *testing.T, d compute.Device) {
 	}
 }
 
-// fillLarge writes the same K and V to one chunk and to small ones: values that are different at the same place of any two
-// heads, pieces and layers.
-func fillLarge(t *testing.T, s *compute.Shape, memory compute.Memory, large compute.Block, to compute.Memory, small []compute.Block, tokens, piece int) {
+// fillLarge writes the same K and V to one chunk and to small ones: values that are different at the same place of any
+// two heads, pieces and layers.
+func fillLarge(t *testing.T, s *compute.Shape, memory compute.Memory, large compute.Block, to compute.Memory,
+	small []compute.Block, tokens, piece int) {
 	t.Helper()
 	row := s.HeadDim * s.KV.Size()
 	stage := make([]byte, piece*row)
@@ -169,7 +170,8 @@ func TestLargeTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Memory().Free(own)
-	b := &compute.Batch{Tokens: ids, Positions: make([]int32, len(ids)), Segments: []compute.Segment{{Len: len(ids), Chunks: []compute.Chunk{own.Chunk(len(ids), false)}}}}
+	b := &compute.Batch{Tokens: ids, Positions: make([]int32, len(ids)),
+		Segments: []compute.Segment{{Len: len(ids), Chunks: []compute.Chunk{own.Chunk(len(ids), false)}}}}
 	if err := r.Begin(b); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +183,8 @@ func TestLargeTables(t *testing.T) {
 	}
 	for i := range ids {
 		for j := range hidden {
-			if want := float32(i+1) * float32(j%7-3) / 16; math.Abs(float64(out[i*hidden+j]-want)) > 0.01*math.Abs(float64(want)) {
+			if want := float32(i+1) * float32(j%7-3) / 16; math.Abs(float64(out[i*hidden+j]-want)) > 0.01*math.Abs(
+				float64(want)) {
 				t.Fatalf("token %d, value %d: %v, want %v", ids[i], j, out[i*hidden+j], want)
 			}
 		}

@@ -30,8 +30,8 @@ type memory struct {
 	across across
 }
 
-// across copies between the host's memory and the GPU's for callers that wait. It has a stream of its own, so that no batch waits for
-// what it copies: whoever needs that begins when the copy has ended.
+// across copies between the host's memory and the GPU's for callers that wait. It has a stream of its own, so that no
+// batch waits for what it copies: whoever needs that begins when the copy has ended.
 type across struct {
 	mu     sync.Mutex
 	stream *driver.Stream
@@ -211,8 +211,8 @@ func (m *memory) Copy(moves ...compute.Move) error {
 	})
 }
 
-// cross makes moves between the host's memory and the GPU's, each one run of bytes, and waits for them. The copy engine makes them:
-// the multiprocessors are left to batches.
+// cross makes moves between the host's memory and the GPU's, each one run of bytes, and waits for them. The copy engine
+// makes them: the multiprocessors are left to batches.
 func (m *memory) cross(moves []compute.Move) error {
 	x := &m.across
 	x.mu.Lock()
@@ -239,7 +239,8 @@ func (m *memory) cross(moves []compute.Move) error {
 func (m *memory) copy(moves []compute.Move) error {
 	if len(moves) <= fewMoves && simple(moves) {
 		for i := range moves {
-			if err := m.stream.Copy(driver.Ptr(moves[i].Dst.Addr), driver.Ptr(moves[i].Src.Addr), moves[i].Width*moves[i].Rows); err != nil {
+			if err := m.stream.Copy(driver.Ptr(moves[i].Dst.Addr), driver.Ptr(moves[i].Src.Addr),
+				moves[i].Width*moves[i].Rows); err != nil {
 				return err
 			}
 		}

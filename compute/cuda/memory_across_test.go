@@ -52,7 +52,8 @@ func TestCopiesAcrossKeepNoBatchWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 		if waits == 0 || held > 0 {
-			t.Errorf("%d of %d waits for copies keep others from the GPU's memory, want some waits and none of these", held, waits)
+			t.Errorf("%d of %d waits for copies keep others from the GPU's memory, want some waits and none of these", held,
+				waits)
 		}
 	}
 	copies(down)

@@ -128,8 +128,8 @@ func (r *runner) flush() error {
 	return nil
 }
 
-// first puts what needs no plan of attention into the stream, so that the GPU computes while one is made: the embedding, and the first
-// product. It is a graph of its own: one launch takes the host less time than three.
+// first puts what needs no plan of attention into the stream, so that the GPU computes while one is made: the
+// embedding, and the first product. It is a graph of its own: one launch takes the host less time than three.
 func (r *runner) first() error {
 	key := graph{rows: r.tables.rows, shape: launches{kind: kindNone}, base: r.base, ops: r.ops[:2]}
 	return r.run(&key, func() error {
@@ -228,8 +228,8 @@ func (r *runner) format() (compute.DType, error) {
 }
 
 // polls is how long a result is polled for before the thread sleeps. What the rest of a batch depends on is polled for
-// longer: meanwhile the GPU has nothing to do. To wake up takes a thread 0.15 ms and more: it sleeps until the last layer is near, and polls
-// from then on.
+// longer: meanwhile the GPU has nothing to do. To wake up takes a thread 0.15 ms and more: it sleeps until the last
+// layer is near, and polls from then on.
 const (
 	polls     = 200 * time.Microsecond
 	pollsNear = 1500 * time.Microsecond
@@ -266,8 +266,8 @@ func (r *runner) waitAmid() error {
 	return nil
 }
 
-// poll waits for an event, and lets the thread sleep after a while. It does not yield: the goroutine keeps its thread, and two others
-// would have to wake up, one after the other, before it goes on.
+// poll waits for an event, and lets the thread sleep after a while. It does not yield: the goroutine keeps its thread,
+// and two others would have to wake up, one after the other, before it goes on.
 func (r *runner) poll(e *driver.Event, polls time.Duration) error {
 	for begin := time.Now(); time.Since(begin) < polls; {
 		if done, err := e.Done(); done || err != nil {
@@ -277,8 +277,9 @@ func (r *runner) poll(e *driver.Event, polls time.Duration) error {
 	return e.Sync()
 }
 
-// nearEnd returns which of the operations is ahead of the last layer, whose rows may be few and which then takes less time than to wake
-// up: the feed-forward layer before it, or its first where there is none. −1 where there is one layer at most.
+// nearEnd returns which of the operations is ahead of the last layer, whose rows may be few and which then takes less
+// time than to wake up: the feed-forward layer before it, or its first where there is none. −1 where there is one
+// layer at most.
 func (r *runner) nearEnd() int {
 	at, layers := -1, 0
 	for i := range r.ops {
@@ -377,14 +378,16 @@ func threads(n int) [3]int { return [3]int{min(256, (n+31)&^31)} }
 
 func (r *runner) embed(p *pass, o *op) error {
 	stride := r.bufs.hidden
-	return p.cores.embed[o.table.dt].Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(stride / 8)}),
+	return p.cores.embed[o.table.dt].Launch(r.stream,
+		r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(stride / 8)}),
 		r.args.Reset().Ptr(r.bufs.current()).Ptr(o.table.data).Ptr(r.tables.tokens()).Ptr(p.rows).Int(stride))
 }
 
 func (r *runner) angles(p *pass) error {
 	half := r.shape.HeadDim / 2
 	a := r.args.Reset().Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.positions()).Ptr(r.bufs.frequencies).Ptr(p.rows)
-	return p.cores.angles.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{(p.m*half + 255) / 256}, Block: [3]int{256}}),
+	return p.cores.angles.Launch(r.stream, r.overlapping(
+		driver.Launch{Grid: [3]int{(p.m*half + 255) / 256}, Block: [3]int{256}}),
 		a.Int(half).Float(r.shape.Rope.Scale))
 }
 
@@ -394,7 +397,8 @@ func (r *runner) norm(p *pass, gain *vector, dt compute.DType) error {
 		return r.normScaled(p, gain, rounds)
 	}
 	a := r.args.Reset().Ptr(r.bufs.normed).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(0).Ptr(p.rows)
-	return p.cores.norm.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: [3]int{r.bufs.normThreads()}}),
+	return p.cores.norm.Launch(r.stream, r.overlapping(
+		driver.Launch{Grid: [3]int{p.m}, Block: [3]int{r.bufs.normThreads()}}),
 		a.Int(r.shape.Hidden).Float(r.shape.Eps))
 }
 
@@ -426,7 +430,8 @@ func (r *runner) output(p *pass, o *op) error {
 func (r *runner) add(p *pass, in driver.Ptr, w *linear, bias *vector) error {
 	if bias != nil {
 		a := r.args.Reset().Ptr(r.bufs.current()).Ptr(bias.data).Ptr(p.rows).Int(r.bufs.hidden).Int(r.shape.Hidden)
-		if err := p.cores.bias.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(r.shape.Hidden)}), a); err != nil {
+		if err := p.cores.bias.Launch(r.stream, r.overlapping(
+			driver.Launch{Grid: [3]int{p.m}, Block: threads(r.shape.Hidden)}), a); err != nil {
 			return err
 		}
 	}
@@ -462,7 +467,8 @@ func (r *runner) turn(p *pass, o *op) error {
 	if o.w.dt == compute.FP8 {
 		f, a = p.cores.scaled.rope, a.Ptr(r.bufs.scaling.normed).Ptr(o.w.scales)
 	}
-	return f.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (heads + each - 1) / each}, Block: [3]int{128}}), a)
+	return f.Launch(r.stream, r.overlapping(driver.Launch{
+		Grid: [3]int{p.m, (heads + each - 1) / each}, Block: [3]int{128}}), a)
 }
 
 // gather moves the kept rows of x and of attention together.
@@ -474,12 +480,14 @@ func (r *runner) gather(p *pass) error {
 	for _, v := range []struct {
 		to, from driver.Ptr
 		bytes    int
-	}{{r.bufs.current(), from, 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], wide}, {r.bufs.u[1], r.bufs.u[0], wide}} {
+	}{{r.bufs.current(), from, 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], wide},
+		{r.bufs.u[1], r.bufs.u[0], wide}} {
 		if v.to == 0 {
 			continue
 		}
 		a := r.args.Reset().Ptr(v.to).Ptr(v.from).Ptr(r.tables.kept()).Ptr(r.tables.keptRows()).Int(v.bytes / 16)
-		if err := p.cores.gather.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{rows}, Block: threads(v.bytes / 16)}), a); err != nil {
+		if err := p.cores.gather.Launch(r.stream, r.overlapping(
+			driver.Launch{Grid: [3]int{rows}, Block: threads(v.bytes / 16)}), a); err != nil {
 			return err
 		}
 	}
@@ -514,9 +522,11 @@ func (r *runner) unfused(p *pass, o *op) error {
 		return err
 	}
 	columns := r.bufs.inter
-	a := r.args.Reset().Ptr(r.bufs.gated).Ptr(r.bufs.gateUp).Ptr(o.bias.pointer()).Ptr(p.rows).Int(columns).Int(r.shape.Inter)
+	a := r.args.Reset().Ptr(r.bufs.gated).Ptr(r.bufs.gateUp).Ptr(o.bias.pointer()).Ptr(p.rows).Int(columns).Int(
+		r.shape.Inter)
 	block := threads(columns / 8)
-	if err := p.cores.silu.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (columns/8 + block[0] - 1) / block[0]}, Block: block}), a); err != nil {
+	if err := p.cores.silu.Launch(r.stream, r.overlapping(
+		driver.Launch{Grid: [3]int{p.m, (columns/8 + block[0] - 1) / block[0]}, Block: block}), a); err != nil {
 		return err
 	}
 	return r.add(p, r.bufs.gated, o.down, o.downBias)
@@ -597,7 +607,8 @@ func (r *runner) run(key *graph, emit func() error) error {
 func (g *graphs) find(key *graph) *graph {
 	g.clock++
 	for _, v := range g.list {
-		if v.rows == key.rows && v.kept == key.kept && v.shape == key.shape && v.base == key.base && v.ahead == key.ahead && slices.Equal(v.ops, key.ops) {
+		if v.rows == key.rows && v.kept == key.kept && v.shape == key.shape && v.base == key.base && v.ahead == key.ahead &&
+			slices.Equal(v.ops, key.ops) {
 			v.used = g.clock
 			return v
 		}
@@ -612,7 +623,8 @@ func (g *graphs) find(key *graph) *graph {
 		g.list[oldest].close()
 		g.list = slices.Delete(g.list, oldest, oldest+1)
 	}
-	v := &graph{rows: key.rows, kept: key.kept, shape: key.shape, base: key.base, ahead: key.ahead, ops: slices.Clone(key.ops), used: g.clock}
+	v := &graph{rows: key.rows, kept: key.kept, shape: key.shape, base: key.base, ahead: key.ahead,
+		ops: slices.Clone(key.ops), used: g.clock}
 	g.list = append(g.list, v)
 	return v
 }

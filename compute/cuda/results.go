@@ -51,7 +51,8 @@ func (r *runner) logits(gain *vector, head *table, pairs []compute.Pair) error {
 			return err
 		}
 	}
-	a := r.args.Reset().Ptr(r.io.Ptr.At(8 * len(pairs))).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(head.data).Ptr(r.io.Ptr)
+	a := r.args.Reset().Ptr(r.io.Ptr.At(8 * len(pairs))).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(head.data).Ptr(
+		r.io.Ptr)
 	return f.Launch(r.stream, driver.Launch{Grid: [3]int{(len(pairs) + 3) / 4}, Block: [3]int{128}},
 		a.Int(len(pairs)).Int(head.stride).Int(r.shape.Hidden).Float(r.shape.Eps))
 }

@@ -365,7 +365,8 @@ func (s *retrieveScan) upload() error {
 // returns where the part began whose lists overflowed, −1 where none did.
 func (s *retrieveScan) quick() (failed int, err error) {
 	end := s.groups * retrieveGroup
-	factor := 1 + retrieveList/4/max(s.k, 64) // so many keys are expected to be above the bound, give or take 1/√k of them
+	// so many keys are expected to be above the bound, give or take 1/√k of them
+	factor := 1 + retrieveList/4/max(s.k, 64)
 	var begins []int
 	for from, to := 0, min(end, retrieveList/retrieveTile); from < end; from, to = to, min(end, to*factor) {
 		if len(begins) == retrieveParts-1 {

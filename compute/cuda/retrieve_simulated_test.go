@@ -185,7 +185,8 @@ func overflowing(t *testing.T, d *device) {
 	}
 	slices.SortFunc(order, func(a, b compute.Hit) int { return -cmp.Compare(a.Score, b.Score) })
 	up, down := []float32{1, 256, 65536}, []float32{-1, -256, -65536}
-	qs := []compute.Query{{Vector: up, K: 1000}, {Vector: down, K: 10}, {Vector: up, K: 1, Without: []int32{order[0].Item}}, {Vector: make([]float32, width), K: 5}}
+	qs := []compute.Query{{Vector: up, K: 1000}, {Vector: down, K: 10},
+		{Vector: up, K: 1, Without: []int32{order[0].Item}}, {Vector: make([]float32, width), K: 5}}
 	for range 2 {
 		if err := v.Best(qs); err != nil {
 			t.Fatal(err)
@@ -251,7 +252,8 @@ func TestRetrievalStops(t *testing.T) {
 
 // TestKeys: keys order hits, and give them back.
 func TestKeys(t *testing.T) {
-	scores := []float32{math.MaxFloat32, 2, 1, math.SmallestNonzeroFloat32, 0, -math.SmallestNonzeroFloat32, -1, -math.MaxFloat32}
+	scores := []float32{math.MaxFloat32, 2, 1, math.SmallestNonzeroFloat32, 0, -math.SmallestNonzeroFloat32, -1,
+		-math.MaxFloat32}
 	last := uint64(math.MaxUint64)
 	for _, s := range scores {
 		for _, item := range []int32{0, 1, math.MaxInt32} {

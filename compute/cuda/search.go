@@ -232,7 +232,8 @@ func (s *searching) lay(shape *compute.Shape, prompts []compute.Segment) {
 		if s.level == 1 {
 			chunks = chunks[1:]
 		}
-		b.Segments = append(b.Segments, compute.Segment{First: i, Cached: s.level - 1, Len: s.level, Sees: p.Sees, Chunks: chunks})
+		b.Segments = append(b.Segments, compute.Segment{
+			First: i, Cached: s.level - 1, Len: s.level, Sees: p.Sees, Chunks: chunks})
 		b.Positions[i] = p.Position + int32(s.level-1)
 	}
 }
@@ -278,8 +279,10 @@ func (r *runner) followParents() error {
 		before, layers = s.spec.Widths[l-2], r.shape.Layers
 	}
 	scratch := s.att.a.Scratch()
-	a := r.args.Reset().Ptr(r.tables.tokens()).Ptr(s.now.beams[l]).Ptr(s.tree.levels[l-1].tokens).Ptr(scratch.Base).Int(scratch.Slots)
-	return s.follow.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{len(r.batch.Tokens), layers}, Block: [3]int{256}}),
+	a := r.args.Reset().Ptr(r.tables.tokens()).Ptr(s.now.beams[l]).Ptr(s.tree.levels[l-1].tokens).Ptr(scratch.Base).Int(
+		scratch.Slots)
+	return s.follow.Launch(r.stream, r.overlapping(driver.Launch{
+		Grid: [3]int{len(r.batch.Tokens), layers}, Block: [3]int{256}}),
 		a.Int(s.spec.Widths[l-1]).Int(before).Int(past).Int(s.first[past]).Int(s.first[l]))
 }
 
@@ -306,7 +309,8 @@ func (r *runner) Found(out [][]compute.Leaf) error {
 			r.err = fmt.Errorf("cuda: a logit of search %d is no number", i)
 			return r.err
 		}
-		scores, nodes := offheap.Slice[float64](b[found.Scores:], int(head[0])), offheap.Slice[uint32](b[found.Nodes:], int(head[0]))
+		scores, nodes := offheap.Slice[float64](b[found.Scores:], int(head[0])),
+			offheap.Slice[uint32](b[found.Nodes:], int(head[0]))
 		out[i] = out[i][:0]
 		for j := range nodes {
 			out[i] = append(out[i], compute.Leaf{Node: nodes[j], Score: scores[j]})

@@ -71,7 +71,8 @@ func (r *runner) openSearch() error {
 // openBeams compiles what all searches need.
 func (r *runner) openBeams() error {
 	s, shape := &r.search, &r.shape
-	f, err := r.dev.kernel("follow.cu", "follow", fmt.Sprintf("KV_HEADS=%d", shape.KVHeads), fmt.Sprintf("ROW_BYTES=%d", attend.SlotBytes(shape)/(2*shape.KVHeads)))
+	f, err := r.dev.kernel("follow.cu", "follow", fmt.Sprintf("KV_HEADS=%d", shape.KVHeads),
+		fmt.Sprintf("ROW_BYTES=%d", attend.SlotBytes(shape)/(2*shape.KVHeads)))
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,8 @@ import (
 )
 
 func TestSearch(t *testing.T) {
-	for name, opt := range map[string]Options{"graphs": {}, "plain": {Plain: true}, "one by one": {NoGraphs: true, NoOverlap: true}} {
+	for name, opt := range map[string]Options{"graphs": {}, "plain": {Plain: true},
+		"one by one": {NoGraphs: true, NoOverlap: true}} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t, opt)
 			defer d.Close()

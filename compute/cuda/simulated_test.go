@@ -48,7 +48,8 @@ type small struct {
 
 func newSmall(t *testing.T, d compute.Device, layers int) *small {
 	t.Helper()
-	m := &small{shape: compute.Shape{Layers: layers, Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 16, Eps: 1e-6, KV: compute.BF16,
+	m := &small{shape: compute.Shape{Layers: layers, Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 16, Eps: 1e-6,
+		KV:   compute.BF16,
 		Rope: compute.Rope{InvFreq: make([]float32, 32), Scale: 1}}}
 	s := &m.shape
 	fail := func(err error) {
@@ -108,11 +109,13 @@ func newKept(t *testing.T, m compute.Memory, s *compute.Shape, chunks, rows int)
 		if err := m.Write(b, data); err != nil {
 			t.Fatal(err)
 		}
-		k.batch.Segments = append(k.batch.Segments, compute.Segment{Cached: keptTokens, Len: keptTokens, Chunks: []compute.Chunk{b.Chunk(keptTokens, false)}})
+		k.batch.Segments = append(k.batch.Segments, compute.Segment{
+			Cached: keptTokens, Len: keptTokens, Chunks: []compute.Chunk{b.Chunk(keptTokens, false)}})
 		sees = append(sees, int32(i))
 	}
 	b := block(rows)
-	k.batch.Segments = append(k.batch.Segments, compute.Segment{Len: rows, Sees: sees, Chunks: []compute.Chunk{b.Chunk(rows, false)}})
+	k.batch.Segments = append(k.batch.Segments, compute.Segment{
+		Len: rows, Sees: sees, Chunks: []compute.Chunk{b.Chunk(rows, false)}})
 	k.batch.Tokens, k.batch.Positions = make([]int32, rows), make([]int32, rows)
 	return k
 }
@@ -125,11 +128,12 @@ func (k *kept) free() {
 
 // layerBytes is what a layer of a cached segment holds.
 func layerBytes(s *compute.Shape, segment, layer int) []byte {
-	return bytes.Repeat([]byte{byte(layer + 1), byte(segment), byte(segment >> 8)}, s.ChunkBytes(keptTokens, false)/s.Layers/3+1)[:s.ChunkBytes(keptTokens, false)/s.Layers]
+	return bytes.Repeat([]byte{byte(layer + 1), byte(segment), byte(segment >> 8)},
+		s.ChunkBytes(keptTokens, false)/s.Layers/3+1)[:s.ChunkBytes(keptTokens, false)/s.Layers]
 }
 
-// scratchCheck executes the kernels that write attention's scratch, and checks in those that read it that it holds the layer that
-// they are launched for.
+// scratchCheck executes the kernels that write attention's scratch, and checks in those that read it that it holds the
+// layer that they are launched for.
 type scratchCheck struct {
 	g     *drivertest.GPU
 	shape *compute.Shape
@@ -161,18 +165,21 @@ func (c *scratchCheck) pieces(list uint64) []gatherPiece {
 	address := func(w []int32) uint64 { return uint64(uint32(w[0])) | uint64(uint32(w[1]))<<32 }
 	var out []gatherPiece
 	for ; len(words) > 0; words = words[8:] {
-		out = append(out, gatherPiece{address(words), address(words[6:]), int(words[2]), int(words[3]), int(words[4]), int(words[5])})
+		out = append(out, gatherPiece{address(words), address(words[6:]), int(words[2]), int(words[3]), int(words[4]),
+			int(words[5])})
 	}
 	return out
 }
 
 // vectors returns a piece's K or V of a head, in a chunk and in the scratch.
-func (c *scratchCheck) vectors(chunk uint64, p *gatherPiece, scratch uint64, slots, buffer, layer, matrix int) (from, to []byte) {
+func (c *scratchCheck) vectors(chunk uint64, p *gatherPiece, scratch uint64, slots, buffer, layer,
+	matrix int) (from, to []byte) {
 	s := c.shape
 	row := s.HeadDim * s.KV.Size()
 	kv, head := matrix/s.KVHeads, matrix%s.KVHeads
 	at := ((buffer*s.KVHeads+head)*2+kv)*slots + p.slots
-	return c.g.Bytes(chunk+uint64(s.TokenAt(layer, matrix, p.token, p.room)), p.tokens*row), c.g.Bytes(scratch+uint64(at*row), p.tokens*row)
+	return c.g.Bytes(chunk+uint64(s.TokenAt(layer, matrix, p.token, p.room)), p.tokens*row),
+		c.g.Bytes(scratch+uint64(at*row), p.tokens*row)
 }
 
 // gather is attend_gather.cu.
@@ -200,15 +207,16 @@ func (c *scratchCheck) read(kernel string, scratch, slots, buffer, list uint64) 
 		for matrix := range 2 * c.shape.KVHeads {
 			want, got := c.vectors(p.home, &p, scratch, int(int32(slots)), int(int32(buffer)), c.layer, matrix)
 			if !bytes.Equal(got, want) {
-				c.wrong = append(c.wrong, fmt.Sprintf("%s of layer %d, cached segment %d: buffer %d holds layer %d", kernel, c.layer, i, buffer, int(got[0])-1))
+				c.wrong = append(c.wrong, fmt.Sprintf("%s of layer %d, cached segment %d: buffer %d holds layer %d", kernel,
+					c.layer, i, buffer, int(got[0])-1))
 				return
 			}
 		}
 	}
 }
 
-// TestScratchHoldsTheLayerThatIsRead: whatever cached KV lies where, however many buffers the scratch has, and wherever a batch is
-// launched in pieces, attention of a layer finds that layer's cached KV in its buffer.
+// TestScratchHoldsTheLayerThatIsRead: whatever cached KV lies where, however many buffers the scratch has, and wherever
+// a batch is launched in pieces, attention of a layer finds that layer's cached KV in its buffer.
 func TestScratchHoldsTheLayerThatIsRead(t *testing.T) {
 	const layers, rows = 9, 2
 	for _, buffers := range []int{1, 2, 3, 4, 7, layers} {
@@ -242,7 +250,8 @@ func TestScratchHoldsTheLayerThatIsRead(t *testing.T) {
 									t.Errorf("%s, %d chunks, %s: %v", at.name, chunks, pieces.name, check.wrong)
 								}
 								if n := check.reads - before; n < layers {
-									t.Errorf("%s, %d chunks, %s: %d launches read the scratch, of %d layers", at.name, chunks, pieces.name, n, layers)
+									t.Errorf("%s, %d chunks, %s: %d launches read the scratch, of %d layers", at.name, chunks, pieces.name, n,
+										layers)
 								}
 							}
 						}

@@ -21,7 +21,8 @@ const splitLayers = 8
 // attendConfig is what attentions of the runner have in common. Its first call for a shape may take seconds,
 // in which the GPU's attention is measured. The caller is inside the context, and not capturing.
 func (r *runner) attendConfig() (attend.Config, error) {
-	cfg := attend.Config{Shape: r.shape, Rows: r.bufs.rows, Plain: r.dev.opt.Plain, Overlap: r.dev.overlaps(), EveryLane: r.dev.opt.OwnProducts}
+	cfg := attend.Config{Shape: r.shape, Rows: r.bufs.rows, Plain: r.dev.opt.Plain, Overlap: r.dev.overlaps(),
+		EveryLane: r.dev.opt.OwnProducts}
 	if r.dev.opt.FixedSplit || r.shape.Layers < splitLayers {
 		return cfg, nil
 	}

@@ -167,7 +167,8 @@ func (s *staging) add(c *compute.Chunk) {
 	if s.used+size > maxStaged {
 		return
 	}
-	s.chunks = append(s.chunks, moving{driver.Ptr(c.Addr), driver.Ptr(s.used), s.shape.ChunkBytes(c.Tokens, false) / s.shape.Layers})
+	s.chunks = append(s.chunks, moving{driver.Ptr(c.Addr), driver.Ptr(s.used),
+		s.shape.ChunkBytes(c.Tokens, false) / s.shape.Layers})
 	s.used += size
 }
 

@@ -7,8 +7,8 @@ import (
 	"grebe/compute/computetest"
 )
 
-// TestGathers: each layer is in its buffer when it runs, and each part is waited for before it is copied from, wherever the batch is
-// launched in pieces.
+// TestGathers: each layer is in its buffer when it runs, and each part is waited for before it is copied from, wherever
+// the batch is launched in pieces.
 func TestGathers(t *testing.T) {
 	for _, layers := range []int{1, 2, 3, 4, 5, 7, 8, 9, 28, 80} {
 		for _, buffers := range []int{1, 2, 3, 4, 15, 28, 80} {
@@ -32,11 +32,13 @@ func TestGathers(t *testing.T) {
 								copyStep(t, s, in, layers)
 							}
 							if in[l%buffers] != l {
-								t.Fatalf("%d layers, %d buffers, %v, %d at a time: layer %d finds layer %d", layers, buffers, parts, piece, l, in[l%buffers])
+								t.Fatalf("%d layers, %d buffers, %v, %d at a time: layer %d finds layer %d", layers, buffers, parts, piece, l,
+									in[l%buffers])
 							}
 							for i, p := range parts {
 								if p.first <= l && (i+1 == len(parts) || l < parts[i+1].first) && !waited[p.source] {
-									t.Fatalf("%d layers, %d buffers, %v, %d at a time: layer %d does not wait for part %d", layers, buffers, parts, piece, l, i)
+									t.Fatalf("%d layers, %d buffers, %v, %d at a time: layer %d does not wait for part %d", layers, buffers, parts,
+										piece, l, i)
 								}
 							}
 						}

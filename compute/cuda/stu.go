@@ -212,7 +212,8 @@ func (r *runner) stuFunctions(dt compute.DType) (*functions, error) {
 		defines    []string
 	}{
 		{&f.layerNorm, "layer_norm.cu", "layer_norm", r.bufs.normDefines(dt)},
-		{&f.uvqk, "uvqk.cu", "uvqk", []string{scratch, fmt.Sprintf("IN=%d", q), fmt.Sprintf("U=%d", dt), fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV), heads, dim}},
+		{&f.uvqk, "uvqk.cu", "uvqk", []string{scratch, fmt.Sprintf("IN=%d", q), fmt.Sprintf("U=%d", dt),
+			fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV), heads, dim}},
 		{&f.mix, "mix.cu", "mix", []string{fmt.Sprintf("DT=%d", dt), heads, dim}},
 		{&f.gather, "gather.cu", "gather", nil},
 	} {
@@ -243,12 +244,14 @@ func (r *runner) sum(p *pass, o *op) error {
 		add = 0
 	}
 	a := r.args.Reset().Ptr(r.bufs.current()).Ptr(from).Ptr(r.sums.indices.At(4 * o.part * r.sums.rows)).Ptr(p.rows)
-	return p.cores.sum[dt].Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(stride / 8)}), a.Int(stride).Float(o.scale).Int(add))
+	return p.cores.sum[dt].Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(stride / 8)}),
+		a.Int(stride).Float(o.scale).Int(add))
 }
 
 func (r *runner) uvqk(p *pass, o *op) error {
 	a := r.args.Reset().Ptr(r.bufs.normed).Ptr(r.bufs.current()).Ptr(o.norm.pointer()).Ptr(o.shift.pointer()).Ptr(p.rows)
-	if err := p.cores.layerNorm.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: [3]int{r.bufs.normThreads()}}),
+	if err := p.cores.layerNorm.Launch(r.stream, r.overlapping(
+		driver.Launch{Grid: [3]int{p.m}, Block: [3]int{r.bufs.normThreads()}}),
 		a.Int(r.shape.Hidden).Float(r.shape.Eps)); err != nil {
 		return err
 	}
@@ -256,8 +259,10 @@ func (r *runner) uvqk(p *pass, o *op) error {
 	if err := r.product(product, r.bufs.qkv, r.bufs.normed, o.w); err != nil {
 		return err
 	}
-	a = r.args.Reset().Ptr(r.bufs.u[0]).Ptr(r.bufs.q).Ptr(r.bufs.qkv).Ptr(o.bias.pointer()).Ptr(r.tables.homes()).Ptr(p.rows)
-	return p.cores.uvqk.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (r.shape.Heads + 3) / 4}, Block: [3]int{128}}),
+	a = r.args.Reset().Ptr(r.bufs.u[0]).Ptr(r.bufs.q).Ptr(r.bufs.qkv).Ptr(o.bias.pointer()).Ptr(r.tables.homes()).Ptr(
+		p.rows)
+	return p.cores.uvqk.Launch(r.stream, r.overlapping(
+		driver.Launch{Grid: [3]int{p.m, (r.shape.Heads + 3) / 4}, Block: [3]int{128}}),
 		r.att.scratch(a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer), o.layer))
 }
 
@@ -269,7 +274,8 @@ func (r *runner) mix(p *pass, o *op) error {
 	if o.perHead {
 		perHead = 1
 	}
-	a := r.args.Reset().Ptr(r.bufs.gated).Ptr(u).Ptr(r.bufs.attention()).Ptr(o.norm.pointer()).Ptr(o.shift.pointer()).Ptr(p.rows)
+	a := r.args.Reset().Ptr(r.bufs.gated).Ptr(u).Ptr(r.bufs.attention()).Ptr(o.norm.pointer()).Ptr(o.shift.pointer()).Ptr(
+		p.rows)
 	if err := p.cores.mix.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: [3]int{128}}),
 		a.Int(r.bufs.attCols).Int(r.bufs.inter).Int(perHead).Float(r.shape.Eps)); err != nil {
 		return err

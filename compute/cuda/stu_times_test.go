@@ -54,7 +54,8 @@ func TestSTUTimes(t *testing.T) {
 	defer d.Close()
 	s := compute.Shape{Layers: 6, Hidden: 512, Heads: 4, KVHeads: 4, HeadDim: 128, Eps: 1e-6, KV: compute.BF16,
 		Pointwise: &compute.Pointwise{Alpha: float32(1 / math.Sqrt(128)), Scale: 1.0 / 16384}}
-	cost := stuCost{GPU: d.Name(), Shape: "6 layers, width 512, 4 heads of 128, bf16; times are of one layer, a sixth of a pass with all copies of tables and one result",
+	cost := stuCost{GPU: d.Name(), Shape: "6 layers, width 512, 4 heads of 128, bf16; times are of one layer, a sixth " +
+		"of a pass with all copies of tables and one result",
 		Fit: map[string]float64{}}
 	w := stuWeights(t, d, &s)
 	table, err := d.Table(noise(5000, s.Hidden, 1))
@@ -71,7 +72,8 @@ func TestSTUTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Memory().Free(kv)
-	for _, c := range [][2]int{{15000, 0}, {10000, 0}, {5000, 0}, {2000, 0}, {500, 0}, {16, 5000}, {16, 15000}, {128, 5000}, {128, 10000}, {128, 15000},
+	for _, c := range [][2]int{{15000, 0}, {10000, 0}, {5000, 0}, {2000, 0}, {500, 0}, {16, 5000}, {16, 15000},
+		{128, 5000}, {128, 10000}, {128, 15000},
 		{512, 5000}, {512, 14000}, {1024, 10000}, {2000, 8000}, {4000, 11000}} {
 		ms := timeSTU(t, r.(compute.STU), &s, w, table, kv, c[0], c[1])
 		cost.Times = append(cost.Times, stuTime{New: c[0], Cached: c[1], LayerMs: ms})
@@ -112,17 +114,20 @@ func stuWeights(t *testing.T, d compute.Device, s *compute.Shape) []compute.STUW
 		if err := errors.Join(err1, err2, err3, err4); err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, compute.STUWeights{Norm: norm, NormBias: norm, UVQK: uvqk, UVQKBias: bias, OutNorm: norm, OutNormBias: norm, Out: last})
+		out = append(out, compute.STUWeights{Norm: norm, NormBias: norm, UVQK: uvqk, UVQKBias: bias, OutNorm: norm,
+			OutNormBias: norm, Out: last})
 	}
 	return out
 }
 
 // timeSTU returns the time of one layer for n new rows over m cached ones.
-func timeSTU(t *testing.T, r compute.STU, s *compute.Shape, w []compute.STUWeights, table compute.Table, kv compute.Block, n, m int) float64 {
+func timeSTU(t *testing.T, r compute.STU, s *compute.Shape, w []compute.STUWeights, table compute.Table,
+	kv compute.Block, n, m int) float64 {
 	t.Helper()
 	rows := make([]int32, n)
 	out := make([]float32, s.Hidden)
-	b := &compute.Batch{Tokens: make([]int32, n), Positions: make([]int32, n), Segments: []compute.Segment{{Len: n + m, Cached: m}}}
+	b := &compute.Batch{Tokens: make([]int32, n), Positions: make([]int32, n),
+		Segments: []compute.Segment{{Len: n + m, Cached: m}}}
 	for i := range rows {
 		rows[i], b.Positions[i] = int32(i%5000), int32(m+i)
 	}
@@ -237,7 +242,8 @@ func timeCopies(t *testing.T, d Device) []copyTime {
 	measure("host to device, KV in chunks of 64 tokens (786,432 bytes)", chunk*len(moves), moves)
 	for _, rows := range []int{1000, 15000, 100000} {
 		ms := timeRows(t, d.(*device), near, host, rows)
-		out = append(out, copyTime{"host to device, rows of 512 bytes from anywhere, by one kernel", 512 * rows, ms, float64(512*rows) / ms / 1e6})
+		out = append(out, copyTime{"host to device, rows of 512 bytes from anywhere, by one kernel", 512 * rows, ms,
+			float64(512*rows) / ms / 1e6})
 	}
 	return out
 }

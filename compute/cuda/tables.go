@@ -94,8 +94,8 @@ func (t *tables) positions() driver.Ptr { return t.dev.At(t.positionsAt()) }
 func (t *tables) kept() driver.Ptr      { return t.dev.At(t.keepAt()) }
 
 // fill writes the tables of a batch, or of those of its rows that are left. keep lists the rows of these that go on
-// after Keep. Nothing of what was written before may still be on its way. Where the tables of the same rows were filled last,
-// again, only these are written.
+// after Keep. Nothing of what was written before may still be on its way. Where the tables of the same rows were filled
+// last, again, only these are written.
 func (t *tables) fill(d *device, b *compute.Batch, left, keep []int32, sights, again bool) error {
 	rows := len(b.Tokens)
 	if left != nil {
@@ -258,8 +258,9 @@ func (t *tables) add(s *compute.Segment) {
 			return
 		}
 		at := s.Len - left
-		t.spans = append(t.spans, span{chunk: s.Chunks[c].Addr, tokens: room(&s.Chunks[c]), count: int32(n), start: int32(s.Start + at),
-			row: int32(s.First + at - s.Cached), cached: int32(s.Cached - at)})
+		t.spans = append(t.spans, span{chunk: s.Chunks[c].Addr, tokens: room(&s.Chunks[c]), count: int32(n),
+			start: int32(s.Start + at),
+			row:   int32(s.First + at - s.Cached), cached: int32(s.Cached - at)})
 		left -= n
 	}
 }

@@ -39,7 +39,8 @@ func noise(rows, cols int, scale float32) compute.Tensor {
 
 func newTimed(t *testing.T, d compute.Device, kv compute.DType) *timedModel {
 	t.Helper()
-	m := &timedModel{shape: compute.Shape{Layers: timedLayers, Hidden: 1536, Heads: 12, KVHeads: 2, HeadDim: 128, Inter: 8960, Eps: 1e-6, KV: kv, Rope: compute.Rope{Scale: 1}}}
+	m := &timedModel{shape: compute.Shape{Layers: timedLayers, Hidden: 1536, Heads: 12, KVHeads: 2, HeadDim: 128,
+		Inter: 8960, Eps: 1e-6, KV: kv, Rope: compute.Rope{Scale: 1}}}
 	s := &m.shape
 	for i := range s.HeadDim / 2 {
 		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))
@@ -64,7 +65,9 @@ func newTimed(t *testing.T, d compute.Device, kv compute.DType) *timedModel {
 	for range s.Layers {
 		gateUp, err := d.GateUp(compute.BF16, noise(s.Inter, s.Hidden, 0.04), noise(s.Inter, s.Hidden, 0.04))
 		check(err)
-		m.attn = append(m.attn, compute.AttentionWeights{Norm: norm, QKV: linear((s.Heads+2*s.KVHeads)*s.HeadDim, s.Hidden), QKVBias: bias, Out: linear(s.Hidden, s.Heads*s.HeadDim)})
+		m.attn = append(m.attn, compute.AttentionWeights{
+			Norm: norm, QKV: linear((s.Heads+2*s.KVHeads)*s.HeadDim, s.Hidden), QKVBias: bias,
+			Out: linear(s.Hidden, s.Heads*s.HeadDim)})
 		m.ffn = append(m.ffn, compute.FFNWeights{Norm: norm, GateUp: gateUp, Down: linear(s.Hidden, s.Inter)})
 	}
 	return m
@@ -98,9 +101,11 @@ func TestTimes(t *testing.T) {
 			continue
 		}
 		m := newTimed(t, d, kv)
-		for _, c := range []struct{ cached, rows, items int }{{0, 256, 0}, {0, 1024, 0}, {0, 4096, 0}, {1000, 1500, 100}, {8000, 128, 1}} {
+		for _, c := range []struct{ cached, rows, items int }{
+			{0, 256, 0}, {0, 1024, 0}, {0, 4096, 0}, {1000, 1500, 100}, {8000, 128, 1}} {
 			took := timePasses(t, d, m, c.cached, c.rows, c.items)
-			t.Logf("%v: %d rows, %d cached in %d segments: %.1f µs a layer", kv, c.rows, c.cached, c.items, float64(took.Nanoseconds())/1e3/timedLayers)
+			t.Logf("%v: %d rows, %d cached in %d segments: %.1f µs a layer", kv, c.rows, c.cached, c.items,
+				float64(took.Nanoseconds())/1e3/timedLayers)
 		}
 	}
 }
@@ -139,7 +144,8 @@ func timePasses(t *testing.T, d compute.Device, m *timedModel, cached, rows, seg
 }
 
 // timedBatch is segments that the last one sees; the others are cached, or not yet. Without a device it has no memory.
-func timedBatch(t *testing.T, d compute.Device, m *timedModel, cached, rows, segments int, filled bool) (*compute.Batch, func()) {
+func timedBatch(t *testing.T, d compute.Device, m *timedModel, cached, rows, segments int,
+	filled bool) (*compute.Batch, func()) {
 	t.Helper()
 	b := &compute.Batch{}
 	var blocks []compute.Block

@@ -101,7 +101,8 @@ func (d *device) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Line
 	if gate.Rows != up.Rows {
 		return nil, fmt.Errorf("cuda: gate has %d rows, up %d", gate.Rows, up.Rows)
 	}
-	l := &linear{dt: dt, out: 2 * gate.Rows, in: gate.Cols, rows: 2 * padded(gate.Rows), cols: padded(gate.Cols), gated: true}
+	l := &linear{dt: dt, out: 2 * gate.Rows, in: gate.Cols, rows: 2 * padded(gate.Rows), cols: padded(gate.Cols),
+		gated: true}
 	return d.pack(l, func(i int) (*compute.Tensor, int) {
 		if i >= l.out {
 			return nil, 0

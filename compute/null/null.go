@@ -91,7 +91,8 @@ func (d *device) Multiply(w compute.Linear, in, out []float32) error {
 
 // number is between -1 and 1, by what it is asked for.
 func number(token, position, id int32) float32 {
-	h := uint64(uint32(token))*0x9e3779b97f4a7c15 ^ uint64(uint32(position))*0xc2b2ae3d27d4eb4f ^ uint64(uint32(id))*0x165667b19e3779f9
+	h := uint64(uint32(token))*0x9e3779b97f4a7c15 ^ uint64(uint32(position))*0xc2b2ae3d27d4eb4f ^ uint64(
+		uint32(id))*0x165667b19e3779f9
 	h ^= h >> 29
 	h *= 0xbf58476d1ce4e5b9
 	h ^= h >> 32

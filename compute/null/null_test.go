@@ -7,7 +7,8 @@ import (
 	"grebe/compute"
 )
 
-var shape = compute.Shape{Layers: 2, Hidden: 8, Heads: 2, KVHeads: 1, HeadDim: 4, Inter: 16, KV: compute.F32, Rope: compute.Rope{InvFreq: make([]float32, 2), Scale: 1}}
+var shape = compute.Shape{Layers: 2, Hidden: 8, Heads: 2, KVHeads: 1, HeadDim: 4, Inter: 16, KV: compute.F32,
+	Rope: compute.Rope{InvFreq: make([]float32, 2), Scale: 1}}
 
 // batch has a segment of four tokens of which one is cached, and one of two that sees it.
 func batch(t *testing.T, m compute.Memory) *compute.Batch {
@@ -22,7 +23,8 @@ func batch(t *testing.T, m compute.Memory) *compute.Batch {
 	}
 	return &compute.Batch{
 		Tokens: []int32{1, 2, 3, 4, 5}, Positions: []int32{1, 2, 3, 4, 5},
-		Segments: []compute.Segment{{Cached: 1, Len: 4, Chunks: chunk(4)}, {First: 3, Len: 2, Sees: []int32{0}, Chunks: chunk(2)}},
+		Segments: []compute.Segment{{Cached: 1, Len: 4, Chunks: chunk(4)},
+			{First: 3, Len: 2, Sees: []int32{0}, Chunks: chunk(2)}},
 	}
 }
 

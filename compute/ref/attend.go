@@ -36,8 +36,8 @@ func (r *runner) Attend(layer int) {
 	}
 }
 
-// mask returns for every row how many times it sees each key: more than once where it sees a segment more than once. Keys are
-// the tokens of the segments in order.
+// mask returns for every row how many times it sees each key: more than once where it sees a segment more than once.
+// Keys are the tokens of the segments in order.
 func mask(b *compute.Batch) [][]int {
 	first, keys := make([]int, len(b.Segments)), 0
 	for i := range b.Segments {

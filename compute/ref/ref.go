@@ -6,8 +6,9 @@
 // of one of 8 bits, K and V in chunks (read back from there before use), and the float32 angle of the rotation.
 // Activations are float64. Rounding is to nearest, ties to even.
 //
-// The race detector leaves out the loops that multiply and add (go:norace): most of the time of tests under it went there. They use
-// packed weights, which never change, and the runner's own numbers. Access to chunks, tables, batches and results is checked.
+// The race detector leaves out the loops that multiply and add (go:norace): most of the time of tests under it went
+// there. They use packed weights, which never change, and the runner's own numbers. Access to chunks, tables, batches
+// and results is checked.
 //
 // Calling an operation out of order or with something that does not fit is an error, kept until the
 // next Begin and returned by Logits and Hidden; it never panics.

@@ -43,7 +43,8 @@ func twoDims(kv compute.DType) compute.Shape {
 		Rope: compute.Rope{InvFreq: []float32{1}, Scale: 1}}
 }
 
-func begin(t *testing.T, s compute.Shape, rows compute.Tensor, positions ...int32) (compute.Device, compute.Runner, *compute.Batch) {
+func begin(t *testing.T, s compute.Shape, rows compute.Tensor,
+	positions ...int32) (compute.Device, compute.Runner, *compute.Batch) {
 	t.Helper()
 	d := New()
 	r := must[compute.Runner](t)(d.Open(s, 8))
@@ -52,7 +53,8 @@ func begin(t *testing.T, s compute.Shape, rows compute.Tensor, positions ...int3
 		b.Tokens = append(b.Tokens, int32(i))
 	}
 	n := len(positions)
-	b.Segments = []compute.Segment{{Len: n, Chunks: []compute.Chunk{{Bytes: make([]byte, s.ChunkBytes(n, false)), Tokens: n}}}}
+	b.Segments = []compute.Segment{{Len: n, Chunks: []compute.Chunk{
+		{Bytes: make([]byte, s.ChunkBytes(n, false)), Tokens: n}}}}
 	if err := r.Begin(b); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,8 @@ func TestRotationByHand(t *testing.T) {
 		one := tensor(2, 2, 1, 0, 0, 1)
 		r.QKV(0, &compute.AttentionWeights{QKV: must[compute.Linear](t)(d.Linear(compute.F32, one, one, one))})
 		bytes := b.Segments[0].Chunks[0].Bytes
-		near(t, "turned key", []float32{float32(load(compute.F32, bytes, 0)), float32(load(compute.F32, bytes, 1))}, c.want...)
+		near(t, "turned key", []float32{float32(load(compute.F32, bytes, 0)), float32(load(compute.F32, bytes, 1))},
+			c.want...)
 		near(t, "value", []float32{float32(load(compute.F32, bytes, 2)), float32(load(compute.F32, bytes, 3))}, 1, 0)
 	}
 }

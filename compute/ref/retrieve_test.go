@@ -20,9 +20,11 @@ func TestRetrieving(t *testing.T) {
 		query compute.Query
 		want  []compute.Hit
 	}{
-		"all":     {compute.Query{K: 9}, []compute.Hit{{Item: 1, Score: 3}, {Item: 3, Score: 3}, {Item: 2, Score: 2}, {Item: 0, Score: 1}, {Item: 4, Score: 1}}},
-		"few":     {compute.Query{K: 2}, []compute.Hit{{Item: 1, Score: 3}, {Item: 3, Score: 3}}},
-		"behind":  {compute.Query{K: 2, After: &compute.Hit{Item: 1, Score: 3}}, []compute.Hit{{Item: 3, Score: 3}, {Item: 2, Score: 2}}},
+		"all": {compute.Query{K: 9}, []compute.Hit{{Item: 1, Score: 3}, {Item: 3, Score: 3}, {Item: 2, Score: 2},
+			{Item: 0, Score: 1}, {Item: 4, Score: 1}}},
+		"few": {compute.Query{K: 2}, []compute.Hit{{Item: 1, Score: 3}, {Item: 3, Score: 3}}},
+		"behind": {compute.Query{K: 2, After: &compute.Hit{Item: 1, Score: 3}},
+			[]compute.Hit{{Item: 3, Score: 3}, {Item: 2, Score: 2}}},
 		"without": {compute.Query{K: 2, Without: []int32{1, 2}}, []compute.Hit{{Item: 3, Score: 3}, {Item: 0, Score: 1}}},
 		"allowed": {compute.Query{K: 2, Allowed: []uint32{0b10100}}, []compute.Hit{{Item: 2, Score: 2}, {Item: 4, Score: 1}}},
 		"none":    {compute.Query{K: 2, Allowed: []uint32{0}}, nil},

@@ -88,7 +88,8 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 				continue // what its chunk holds stands in for it
 			}
 			y := r.product(m, bias, r.normed(norm, r.x[at]))
-			q, k, v := y[:s.Heads*s.HeadDim], y[s.Heads*s.HeadDim:(s.Heads+s.KVHeads)*s.HeadDim], y[(s.Heads+s.KVHeads)*s.HeadDim:]
+			q, k, v := y[:s.Heads*s.HeadDim], y[s.Heads*s.HeadDim:(s.Heads+s.KVHeads)*s.HeadDim],
+				y[(s.Heads+s.KVHeads)*s.HeadDim:]
 			for h := range s.Heads {
 				r.turn(qNorm, q[h*s.HeadDim:(h+1)*s.HeadDim], r.b.Positions[row])
 			}

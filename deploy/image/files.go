@@ -28,7 +28,8 @@ func contents(binary string) ([]tree.File, string, error) {
 	}
 	files := []tree.File{
 		{Path: program, Mode: 0o755, From: binary},
-		{Path: "/etc/passwd", Mode: 0o644, Data: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\ngrebe:x:%d:%[1]d:grebe:/var/lib/grebe:/sbin/nologin\n", user)},
+		{Path: "/etc/passwd", Mode: 0o644, Data: fmt.Appendf(nil,
+			"root:x:0:0:root:/:/sbin/nologin\ngrebe:x:%d:%[1]d:grebe:/var/lib/grebe:/sbin/nologin\n", user)},
 		{Path: "/etc/group", Mode: 0o644, Data: fmt.Appendf(nil, "root:x:0:\ngrebe:x:%d:\n", user)},
 		{Path: "/etc/grebe", Mode: fs.ModeDir | 0o755},
 		{Path: "/models", Mode: fs.ModeDir | 0o755},

@@ -161,7 +161,8 @@ func TestImage(t *testing.T) {
 	if i.name != "grebe:1.2" || i.config.Architecture != runtime.GOARCH || i.config.OS != "linux" {
 		t.Errorf("%s for %v", i.name, i.config.platform)
 	}
-	if c.User != "10001:10001" || !slices.Equal(c.Entrypoint, []string{program}) || !slices.Equal(c.Healthcheck.Test, []string{"CMD", program, "health"}) {
+	if c.User != "10001:10001" || !slices.Equal(c.Entrypoint, []string{program}) ||
+		!slices.Equal(c.Healthcheck.Test, []string{"CMD", program, "health"}) {
 		t.Errorf("configuration %+v", c)
 	}
 	want, err := os.ReadFile(small)
@@ -266,7 +267,8 @@ func TestBadArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range [][3]string{
-		{filepath.Join(dir, "none"), "a.tar", "grebe:1"}, {text, "a.tar", "grebe:1"}, {self, "a.tar", "grebe"}, {self, "a.tar", ":1"},
+		{filepath.Join(dir, "none"), "a.tar", "grebe:1"}, {text, "a.tar", "grebe:1"}, {self, "a.tar", "grebe"},
+		{self, "a.tar", ":1"},
 		{self, filepath.Join("none", "a.tar"), "grebe:1"},
 	} {
 		out := filepath.Join(dir, bad[1])
@@ -296,7 +298,8 @@ func TestSameAsDockerfile(t *testing.T) {
 		}
 		said[word] = rest
 	}
-	for word, want := range map[string]any{"USER": c.User, "WORKDIR": c.WorkingDir, "ENTRYPOINT": c.Entrypoint, "CMD": c.Cmd, "HEALTHCHECK": c.Healthcheck.Test[1:]} {
+	for word, want := range map[string]any{"USER": c.User, "WORKDIR": c.WorkingDir, "ENTRYPOINT": c.Entrypoint,
+		"CMD": c.Cmd, "HEALTHCHECK": c.Healthcheck.Test[1:]} {
 		if word == "WORKDIR" && said[word] != want || word != "WORKDIR" && !reflect.DeepEqual(said[word], want) {
 			t.Errorf("%s is %v in the Dockerfile, %v in the image", word, said[word], want)
 		}

@@ -114,7 +114,9 @@ func write(w io.Writer, files []tree.File, arch, name string) error {
 	cfg := configOf(on, digest(plain))
 	m := manifest{SchemaVersion: 2, MediaType: manifestType, Config: l.object(configType, cfg),
 		Layers: []descriptor{l.blob(layerType, packed)}}
-	l.file("manifest.json", l.json([]saved{{Config: m.Config.path(), RepoTags: []string{name}, Layers: []string{m.Layers[0].path()}}}))
+	l.file(
+		"manifest.json",
+		l.json([]saved{{Config: m.Config.path(), RepoTags: []string{name}, Layers: []string{m.Layers[0].path()}}}))
 	d := l.object(manifestType, m)
 	d.Platform = &on
 	d.Annotations = map[string]string{"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": name}
@@ -133,8 +135,9 @@ func configOf(on platform, diff string) *imageConfig {
 		ExposedPorts: map[string]struct{}{"8080/tcp": {}, "8082/tcp": {}},
 		Entrypoint:   []string{program}, Cmd: []string{"serve", "-c", "/etc/grebe/grebe.yaml"},
 		WorkingDir: "/var/lib/grebe", StopSignal: "SIGTERM",
-		Labels:      map[string]string{"org.opencontainers.image.title": "grebe"},
-		Healthcheck: healthcheck{Test: []string{"CMD", program, "health"}, Interval: 10 * time.Second, Timeout: 5 * time.Second, StartPeriod: 5 * time.Minute},
+		Labels: map[string]string{"org.opencontainers.image.title": "grebe"},
+		Healthcheck: healthcheck{Test: []string{"CMD", program, "health"}, Interval: 10 * time.Second,
+			Timeout: 5 * time.Second, StartPeriod: 5 * time.Minute},
 	}
 	c.RootFS.Type, c.RootFS.DiffIDs = "layers", []string{diff}
 	c.History = []history{{c.Created, "deploy/image"}}

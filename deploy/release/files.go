@@ -43,7 +43,8 @@ func (r *release) sharedFiles(binary string) ([]tree.File, error) {
 		texts = append(texts, tree.File{Path: docs + "/" + name, Mode: 0o644, From: filepath.Join(r.source, name)})
 	}
 	for _, name := range []string{"alerts.yaml", "grafana.json"} {
-		texts = append(texts, tree.File{Path: docs + "/examples/" + name, Mode: 0o644, From: filepath.Join(r.source, "deploy", name)})
+		texts = append(texts, tree.File{Path: docs + "/examples/" + name, Mode: 0o644,
+			From: filepath.Join(r.source, "deploy", name)})
 	}
 	return append(files, texts...), nil
 }

@@ -3,9 +3,9 @@
 //
 //	release BINARIES OUT VERSION SECONDS
 //
-// BINARIES has a folder for each architecture, amd64 or arm64, with grebe and grebe-bench in it. SECONDS is the Unix time
-// that all files get, such as that of the commit. The same input gives the same bytes. OUT may hold other files of the
-// release already, such as container images: SHA256SUMS lists them too.
+// BINARIES has a folder for each architecture, amd64 or arm64, with grebe and grebe-bench in it. SECONDS is the Unix
+// time that all files get, such as that of the commit. The same input gives the same bytes. OUT may hold other files of
+// the release already, such as container images: SHA256SUMS lists them too.
 package main
 
 import (

@@ -96,7 +96,8 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	archive := untar(t, files[name+".tar.gz"])
-	for _, file := range []string{"bin/grebe", "bin/grebe-bench", "LICENSE", "grebe.service", "share/man/man1/grebe-rank.1.gz",
+	for _, file := range []string{"bin/grebe", "bin/grebe-bench", "LICENSE", "grebe.service",
+		"share/man/man1/grebe-rank.1.gz",
 		"share/zsh/vendor-completions/_grebe", "share/doc/grebe/THIRD-PARTY-LICENSES"} {
 		if len(archive[name+"/"+file]) == 0 {
 			t.Errorf("no %s in the archive", file)
@@ -110,7 +111,8 @@ func TestRelease(t *testing.T) {
 	if !strings.Contains(text, `version: "1.2.3-rc1"`) || !strings.Contains(text, `appVersion: "v1.2.3-rc1"`) {
 		t.Errorf("the chart's version in\n%s", text)
 	}
-	if len(chart["grebe/values.yaml"]) == 0 || len(chart["grebe/templates/node.yaml"]) == 0 || chart["grebe/ci/demo.yaml"] != nil {
+	if len(chart["grebe/values.yaml"]) == 0 || len(chart["grebe/templates/node.yaml"]) == 0 ||
+		chart["grebe/ci/demo.yaml"] != nil {
 		t.Error("the chart lacks values or a template, or has files of its tests")
 	}
 	checkDeb(t, files[deb])
@@ -156,7 +158,8 @@ func checkDeb(t *testing.T, data []byte) {
 	for len(rest) > 0 {
 		var name string
 		var when, uid, gid, mode, size int
-		if _, err := fmt.Sscanf(string(rest[:58]), "%16s%12d%6d%6d%8o%10d", &name, &when, &uid, &gid, &mode, &size); err != nil {
+		if _, err := fmt.Sscanf(string(rest[:58]), "%16s%12d%6d%6d%8o%10d", &name, &when, &uid, &gid, &mode,
+			&size); err != nil {
 			t.Fatalf("header %q: %v", rest[:60], err)
 		}
 		if string(rest[58:60]) != "`\n" || int64(when) != commit.Unix() {
@@ -165,18 +168,21 @@ func checkDeb(t *testing.T, data []byte) {
 		parts[name], rest = rest[60:60+size], rest[60+size+size%2:]
 		order = append(order, name)
 	}
-	if got := strings.Join(order, " "); got != "debian-binary control.tar.gz data.tar.gz" || string(parts["debian-binary"]) != "2.0\n" {
+	if got := strings.Join(order, " "); got != "debian-binary control.tar.gz data.tar.gz" ||
+		string(parts["debian-binary"]) != "2.0\n" {
 		t.Fatalf("parts %s", got)
 	}
 	control, files := untar(t, parts["control.tar.gz"]), untar(t, parts["data.tar.gz"])
-	if got := string(control["control"]); !strings.Contains(got, "\nVersion: 1.2.3~rc1\nArchitecture: "+runtime.GOARCH+"\n") {
+	if got := string(control["control"]); !strings.Contains(got,
+		"\nVersion: 1.2.3~rc1\nArchitecture: "+runtime.GOARCH+"\n") {
 		t.Errorf("control is\n%s", got)
 	}
 	if got := string(control["conffiles"]); got != "/etc/grebe/grebe.yaml\n" || len(files["etc/grebe/grebe.yaml"]) == 0 {
 		t.Errorf("configuration files %q", got)
 	}
 	unit := string(files["usr/lib/systemd/system/grebe.service"])
-	for _, want := range []string{"ExecStart=/usr/bin/grebe serve -c /etc/grebe/grebe.yaml", "User=grebe\n", "StateDirectory=grebe\n",
+	for _, want := range []string{"ExecStart=/usr/bin/grebe serve -c /etc/grebe/grebe.yaml", "User=grebe\n",
+		"StateDirectory=grebe\n",
 		"ProtectSystem=strict\n"} {
 		if !strings.Contains(unit, want) {
 			t.Errorf("no %q in the unit\n%s", want, unit)
@@ -218,10 +224,12 @@ func checkBill(t *testing.T, data []byte) {
 
 func TestVersions(t *testing.T) {
 	for described, want := range map[string]string{
-		"v1.2.3": "1.2.3 1.2.3", "1.2.3": "1.2.3 1.2.3", "v1.2.3-rc1": "1.2.3-rc1 1.2.3~rc1", "v1.2.3-dirty": "1.2.3+dirty 1.2.3+dirty",
+		"v1.2.3": "1.2.3 1.2.3", "1.2.3": "1.2.3 1.2.3", "v1.2.3-rc1": "1.2.3-rc1 1.2.3~rc1",
+		"v1.2.3-dirty":     "1.2.3+dirty 1.2.3+dirty",
 		"v1.2.3-rc1-dirty": "1.2.3-rc1+dirty 1.2.3~rc1+dirty", "v1.2.3-4-gabc12": "1.2.3+4.gabc12 1.2.3+4.gabc12",
 		"v1.2.3-4-gabc12-dirty": "1.2.3+4.gabc12.dirty 1.2.3+4.gabc12.dirty", "0123456": "0.0.0-g0123456 0.0.0~g0123456",
-		"abcdef0-dirty": "0.0.0-gabcdef0.dirty 0.0.0~gabcdef0.dirty", "unknown": "", "": "", "v1.2": "", "v1.2.3 4": "", "v1.2.3/..": "",
+		"abcdef0-dirty": "0.0.0-gabcdef0.dirty 0.0.0~gabcdef0.dirty", "unknown": "", "": "", "v1.2": "", "v1.2.3 4": "",
+		"v1.2.3/..": "",
 	} {
 		v, err := parseVersion(described)
 		if want == "" {
@@ -237,9 +245,11 @@ func TestVersions(t *testing.T) {
 }
 
 func TestNotice(t *testing.T) {
-	got, err := readNotice("Grebe\n\nMIT License\n  a.b/c\n  d.e/f   (MIT License; parts under the Apache License 2.0)\n\n  g/h\n" +
+	got, err := readNotice("Grebe\n\nMIT License\n  a.b/c\n  d.e/f   (MIT License; parts under the Apache License " +
+		"2.0)\n\n  g/h\n" +
 		"BSD 2-Clause License\n  i/j   (in builds with cgo only)\nOther words\n  k/l\n")
-	want := map[string]string{toolchain: "BSD-3-Clause", "a.b/c": "MIT", "d.e/f": "Apache-2.0 AND MIT", "i/j": "BSD-2-Clause"}
+	want := map[string]string{toolchain: "BSD-3-Clause", "a.b/c": "MIT", "d.e/f": "Apache-2.0 AND MIT",
+		"i/j": "BSD-2-Clause"}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v (%v), want %v", got, err, want)
 	}
@@ -273,8 +283,10 @@ func TestManPages(t *testing.T) {
 		t.Errorf("%d pages, want %d", got, want)
 	}
 	serve := string(pages["grebe-serve.1"])
-	for _, want := range []string{".TH GREBE-SERVE 1 \"2023-11-14\"", ".SH NAME\ngrebe\\-serve \\- Serve models over HTTP and gRPC\n",
-		".SH SYNOPSIS\n.nf\ngrebe serve [flags]\n", "grebe serve \\-c grebe.yaml", ".TP\n.B \\-c, \\-\\-config=FILE\nConfiguration file.\n"} {
+	for _, want := range []string{".TH GREBE-SERVE 1 \"2023-11-14\"",
+		".SH NAME\ngrebe\\-serve \\- Serve models over HTTP and gRPC\n",
+		".SH SYNOPSIS\n.nf\ngrebe serve [flags]\n", "grebe serve \\-c grebe.yaml",
+		".TP\n.B \\-c, \\-\\-config=FILE\nConfiguration file.\n"} {
 		if !strings.Contains(serve, want) {
 			t.Errorf("no %q in\n%s", want, serve)
 		}

@@ -41,7 +41,8 @@ func parseVersion(described string) (version, error) {
 		build := "g" + m[1] + dotted(m[2])
 		return version{described, "0.0.0-" + build, "0.0.0~" + build}, nil
 	}
-	return version{}, fmt.Errorf("version %q: want a tag such as v1.2.3 or v1.2.3-rc1, or what git describe --always prints", described)
+	return version{}, fmt.Errorf("version %q: want a tag such as v1.2.3 or v1.2.3-rc1, or what git describe --always "+
+		"prints", described)
 }
 
 // dotted returns the suffix -dirty as a part of a build's name.

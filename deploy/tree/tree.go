@@ -1,5 +1,5 @@
-// Package tree holds the files of a container image or a package, and writes them as a tar. The same files give the same
-// bytes: nothing in the tar names the machine that wrote it.
+// Package tree holds the files of a container image or a package, and writes them as a tar. The same files give the
+// same bytes: nothing in the tar names the machine that wrote it.
 package tree
 
 import (

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// StartCluster runs a cluster of n masters, each with a part of the slots, joined by redis-cli. A node that is gone takes only its
-// own slots with it. The caller MUST Stop each of them.
+// StartCluster runs a cluster of n masters, each with a part of the slots, joined by redis-cli. A node that is gone
+// takes only its own slots with it. The caller MUST Stop each of them.
 func StartCluster(n int) ([]*Server, error) {
 	cli, err := exec.LookPath("redis-cli")
 	if err != nil {
@@ -21,7 +21,8 @@ func StartCluster(n int) ([]*Server, error) {
 		if err != nil {
 			return nil, stopAll(nodes, err)
 		}
-		s, err := Start("--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(bus), "--cluster-require-full-coverage", "no")
+		s, err := Start("--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(bus), "--cluster-require-full-coverage",
+			"no")
 		if err != nil {
 			return nil, stopAll(nodes, err)
 		}

@@ -1,5 +1,5 @@
-// Package redisserver runs a redis-server of its own on the loopback interface, with nothing kept on disk unless asked to, for
-// tests and benchmarks. Nothing that serves requests uses it.
+// Package redisserver runs a redis-server of its own on the loopback interface, with nothing kept on disk unless asked
+// to, for tests and benchmarks. Nothing that serves requests uses it.
 package redisserver
 
 import (
@@ -51,7 +51,8 @@ func start(args []string) (*Server, error) {
 	}
 	s := &Server{Addr: fmt.Sprintf("127.0.0.1:%d", port), dir: dir}
 	s.args = append([]string{
-		"--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no", "--daemonize", "no",
+		"--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no", "--daemonize",
+		"no",
 	}, args...)
 	if err := s.Resume(); err != nil {
 		os.RemoveAll(dir)

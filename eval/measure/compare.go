@@ -58,7 +58,8 @@ func parseSetup(text string) (setup, error) {
 			s.passes = 2
 		default:
 			return s,
-				cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, int8, fp8, calibrated, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
+				cli.Usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, int8, fp8, calibrated, kv-fp8, "+
+					"batched, cached, joined by +, or a file of --json", text, word)
 		}
 	}
 	if s.keep && s.weights == "" {
@@ -67,8 +68,8 @@ func parseSetup(text string) (setup, error) {
 	return s, nil
 }
 
-// compareSetups measures with all setups and says what they change, or, where there is one alone, what it reaches: to be
-// compared elsewhere.
+// compareSetups measures with all setups and says what they change, or, where there is one alone, what it reaches: to
+// be compared elsewhere.
 func (c *Models) compareSetups(w *cli.World, tmp string) (result, error) {
 	// What can be wrong is found before anything is measured.
 	parsed, earlier := make([]setup, len(c.Compare)), make([][]eval.Setup, len(c.Compare))
@@ -200,7 +201,8 @@ func (s *setup) openLevel(cfg *config.Config, _ *slog.Logger) ([]compute.Device,
 }
 
 // ask loads what a configuration names and asks all questions.
-func (c *Models) ask(w *cli.World, data *eval.Data, cfg *config.Config, open app.Opener, bare bool) (*eval.Report, error) {
+func (c *Models) ask(w *cli.World, data *eval.Data, cfg *config.Config, open app.Opener,
+	bare bool) (*eval.Report, error) {
 	s, err := app.Load(w.Ctx, cfg, app.Options{Log: c.Logger(w.Stderr), Version: "grebe eval", Open: open})
 	if err != nil {
 		return nil, err
@@ -214,7 +216,8 @@ func (c *Models) ask(w *cli.World, data *eval.Data, cfg *config.Config, open app
 		return nil, fmt.Errorf("no model of the configuration can do any of %v", c.Ways)
 	}
 	bar := cli.NewRequestBar(w)
-	r, err := eval.Run(w.Ctx, data, s.Service(), eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Parallel: c.Parallel, Passes: c.Passes, Bare: bare, Progress: bar.Update})
+	r, err := eval.Run(w.Ctx, data, s.Service(), eval.Options{
+		Ways: ways, Width: c.Width, Seed: c.Seed, Parallel: c.Parallel, Passes: c.Passes, Bare: bare, Progress: bar.Update})
 	bar.End()
 	if err != nil {
 		return nil, err

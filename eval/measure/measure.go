@@ -133,7 +133,8 @@ func (c *Models) measure(w *cli.World, tmp string) (*eval.Report, error) {
 		return nil, err
 	}
 	if c.IsUntrained() {
-		r.Notes = append(r.Notes, "The weights are random: the models' results are chance, as they must be. What this shows is the machinery, and what there is to learn: the optimum.")
+		r.Notes = append(r.Notes, "The weights are random: the models' results are chance, as they must be. What this "+
+			"shows is the machinery, and what there is to learn: the optimum.")
 	}
 	if c.Target != 0 {
 		r.Notes = append(r.Notes, c.budgets(r))
@@ -146,7 +147,8 @@ func (c *Models) IsUntrained() bool { return c.Config == "" && c.Checkpoint == "
 
 // Data returns the questions, and the file of items that the server is to load.
 //
-// The built-in shop has customers of its own, whose true wishes are known. Of another catalog the last item of each user is held out.
+// The built-in shop has customers of its own, whose true wishes are known. Of another catalog the last item of each
+// user is held out.
 func (c *Models) Data(tmp string) (*eval.Data, string, error) {
 	items, users := c.ItemsFile, c.UsersFile
 	var theirs string // users of the configuration
@@ -157,7 +159,8 @@ func (c *Models) Data(tmp string) (*eval.Data, string, error) {
 		}
 		items, theirs = cmp.Or(items, cfg.Catalog.Items), cfg.Catalog.Users
 		if _, err := os.Stat(filepath.Join(cfg.DataDir, "catalog")); err == nil && items == "" {
-			return nil, "", cli.Usagef("%s names no catalog.items, and the catalog in %s belongs to the server: give --items-file and --users-file", c.Config, cfg.DataDir)
+			return nil, "", cli.Usagef("%s names no catalog.items, and the catalog in %s belongs to the server: give "+
+				"--items-file and --users-file", c.Config, cfg.DataDir)
 		}
 	}
 	if users == "" {
@@ -178,14 +181,16 @@ func (c *Models) Data(tmp string) (*eval.Data, string, error) {
 			return c.shop(sh, tmp, items)
 		}
 		if users = theirs; users == "" {
-			return nil, "", cli.Usagef("%s is not the catalog of the built-in shop, so that it takes users to measure by: give --users-file, or catalog.users in the configuration. "+
+			return nil, "", cli.Usagef("%s is not the catalog of the built-in shop, so that it takes users to measure by: "+
+				"give --users-file, or catalog.users in the configuration. "+
 				"A line is {\"id\": \"u1\", \"history\": [\"i1\", \"i2\"]}; the last item of each history is held out", items)
 		}
 	}
 	if items == "" {
 		return nil, "", cli.Usagef("--users-file: whose items? Give --items-file")
 	}
-	d, err := eval.Read(eval.Files{Items: items, Users: users, Requests: c.RequestsFile, Most: c.Users, Candidates: c.Candidates, Seed: c.Seed})
+	d, err := eval.Read(eval.Files{Items: items, Users: users, Requests: c.RequestsFile, Most: c.Users,
+		Candidates: c.Candidates, Seed: c.Seed})
 	return d, items, err
 }
 
@@ -349,7 +354,8 @@ func (c *Models) WaysOf(s *app.App, d *eval.Data) ([]eval.Way, []string) {
 		var first int32
 		if !d.Identifiers() {
 			first = identifiersByPlace
-			notes = append(notes, "The items have no identifiers: candidates were given tokens by their place in the list, which no model was trained for unless it was for just that.")
+			notes = append(notes, "The items have no identifiers: candidates were given tokens by their place in the list, "+
+				"which no model was trained for unless it was for just that.")
 		}
 		for _, prefix := range []string{"user", "item", "auto", "blend"} {
 			if wanted(prefix) && (prefix != "blend" || m.Blend != nil) {
@@ -361,7 +367,8 @@ func (c *Models) WaysOf(s *app.App, d *eval.Data) ([]eval.Way, []string) {
 	}
 	for _, name := range c.Ways {
 		if !found[name] {
-			notes = append(notes, fmt.Sprintf("Not measured: %s, which no model here can do (%s).", name, needs[strings.TrimSuffix(strings.TrimSuffix(name, "-user"), "-item")]))
+			notes = append(notes, fmt.Sprintf("Not measured: %s, which no model here can do (%s).", name,
+				needs[strings.TrimSuffix(strings.TrimSuffix(name, "-user"), "-item")]))
 		}
 	}
 	return ways, slices.Compact(notes)
@@ -381,11 +388,13 @@ func (c *Models) addPointwise(add func(kind string, w eval.Way)) {
 
 // needs says what a model must have for a way.
 var needs = map[string]string{
-	"user": "it takes scoring by identifier", "item": "it takes scoring by identifier", "auto": "it takes scoring by identifier",
-	"blend":     "it takes scoring by identifier, and KV in f32 or bf16",
-	"pointwise": "it takes scoring: {kind: pointwise}, or a checkpoint whose vocabulary has --yes and --no as one token each",
-	"beam":      "it takes codes in the configuration and in the items",
-	"hstu":      "it takes a checkpoint of HSTU",
+	"user": "it takes scoring by identifier", "item": "it takes scoring by identifier",
+	"auto":  "it takes scoring by identifier",
+	"blend": "it takes scoring by identifier, and KV in f32 or bf16",
+	"pointwise": "it takes scoring: {kind: pointwise}, or a checkpoint whose vocabulary has --yes and --no as one token " +
+		"each",
+	"beam": "it takes codes in the configuration and in the items",
+	"hstu": "it takes a checkpoint of HSTU",
 }
 
 // identifiersByPlace is the token of the first candidate where items have no identifiers: behind what

@@ -35,11 +35,11 @@ type Shop struct {
 }
 
 func (Shop) Help() string {
-	return `Writes items.ndjson; for each of train, validation and test the customers (users-*.ndjson, as grebe import takes them)
-and the questions about them (requests-*.ndjson, as grebe eval takes them; validation and test with the true
-probabilities); and trace.ndjson, requests of test customers with arrival times. Questions with "events": K, which are in
-train alone, are asked after the first K purchases: the prompt is the customer's text up to the next line that begins with
-"- ". The same seed gives the same files on every machine.
+	return `Writes items.ndjson; for each of train, validation and test the customers (users-*.ndjson, as grebe import
+takes them) and the questions about them (requests-*.ndjson, as grebe eval takes them; validation and test with the true
+probabilities); and trace.ndjson, requests of test customers with arrival times. Questions with "events": K, which are
+in train alone, are asked after the first K purchases: the prompt is the customer's text up to the next line that begins
+with "- ". The same seed gives the same files on every machine.
 
 Examples:
 
@@ -83,7 +83,8 @@ func (c *Shop) Run(w *cli.World) error {
 			return err
 		}
 	}
-	fmt.Fprintf(w.Stderr, "%d items, %d + %d + %d customers and a trace of %d requests in %s\n", len(sh.Items), c.Train, c.Validation, c.Test, c.Requests, c.Out)
+	fmt.Fprintf(w.Stderr, "%d items, %d + %d + %d customers and a trace of %d requests in %s\n", len(sh.Items), c.Train,
+		c.Validation, c.Test, c.Requests, c.Out)
 	return c.statistics(w, sh)
 }
 

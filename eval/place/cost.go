@@ -14,11 +14,13 @@ type Cost struct {
 	BytesMax  int64   `json:"bytes_of_fullest_node"`
 	BestMean  float64 `json:"best_node_share_mean"` // of a request's items
 	BestHalf  float64 `json:"best_node_share_median"`
-	Remote    float64 `json:"remote_tokens_per_request"`          // that the best node lacks
-	RemoteAny float64 `json:"remote_tokens_per_request_any_node"` // that a node lacks which was chosen without a look at the items
-	FanOut    float64 `json:"fan_out"`                            // other nodes that the best node must ask
-	Busiest   float64 `json:"busiest_node"`                       // requests of the node that is the best one most often, by the mean
-	Moved     int     `json:"moved_items"`                        // from the current map; a copy on each node counts
+	Remote    float64 `json:"remote_tokens_per_request"` // that the best node lacks
+	// that a node lacks which was chosen without a look at the items
+	RemoteAny float64 `json:"remote_tokens_per_request_any_node"`
+	FanOut    float64 `json:"fan_out"` // other nodes that the best node must ask
+	// requests of the node that is the best one most often, by the mean
+	Busiest   float64 `json:"busiest_node"`
+	Moved     int     `json:"moved_items"` // from the current map; a copy on each node counts
 	MovedSize int64   `json:"moved_bytes"`
 	Cut       float64 `json:"cut"` // share of the weight of pairs that lies between nodes
 }

@@ -1,5 +1,5 @@
-// Package place is grebe place: it reads requests from a file, builds the maps of package placement from most of them, and
-// says what each map would cost and save for the others.
+// Package place is grebe place: it reads requests from a file, builds the maps of package placement from most of them,
+// and says what each map would cost and save for the others.
 package place
 
 import (
@@ -48,8 +48,9 @@ type Maps struct {
 
 // Help has the examples that kong prints.
 func (Maps) Help() string {
-	return `Says what each way to place items on nodes costs and saves for the requests of a file: bytes per node, the share of a request's
-items on its best node, tokens of KV that other nodes must send, how many of them, and what must be copied from the map in use.
+	return `Says what each way to place items on nodes costs and saves for the requests of a file: bytes per node, the
+share of a request's items on its best node, tokens of KV that other nodes must send, how many of them, and what must be
+copied from the map in use.
 
   hash       each item on one node, by hash
   replicate  all items on all nodes
@@ -129,7 +130,8 @@ func (c *Maps) compare(w *cli.World, t *trace, current *placement.Map) (*Report,
 	if err := b.count(w); err != nil {
 		return nil, nil, err
 	}
-	r := &Report{File: c.File, Format: t.format, Nodes: c.Nodes, Items: len(t.names), Learned: len(learn) + len(held), Measured: len(test),
+	r := &Report{File: c.File, Format: t.format, Nodes: c.Nodes, Items: len(t.names), Learned: len(learn) + len(held),
+		Measured:   len(test),
 		ItemTokens: c.ItemTokens, TokenBytes: c.TokenBytes, Current: cmp.Or(c.Current, "hash")}
 	for _, q := range test {
 		r.Mean += float64(len(q)) / float64(len(test))
@@ -186,8 +188,8 @@ func (c *Maps) divide(t *trace) (learn, held, test [][]int32) {
 	return learn, held, test
 }
 
-// Chunks puts requests one behind the other, in random order, and cuts them into requests of k items. What is left at the
-// end is dropped.
+// Chunks puts requests one behind the other, in random order, and cuts them into requests of k items. What is left at
+// the end is dropped.
 func Chunks(requests [][]int32, k int, r *rand.Rand) (out [][]int32) {
 	var all []int32
 	for _, i := range r.Perm(len(requests)) {
@@ -238,7 +240,8 @@ func (b *builder) count(w *cli.World) (err error) {
 func (b *builder) share(r *Report) error {
 	b.remote = b.Remote
 	if b.Gbit > 0 {
-		t := placement.Traffic{Alpha: b.Alpha, Prefill: b.PrefillMs / 1e3, Bandwidth: b.Gbit * 1e9 / 8 / float64(b.TokenBytes),
+		t := placement.Traffic{Alpha: b.Alpha, Prefill: b.PrefillMs / 1e3,
+			Bandwidth:  b.Gbit * 1e9 / 8 / float64(b.TokenBytes),
 			Candidates: max(int(r.Mean+0.5), 1), ItemTokens: b.ItemTokens, Nodes: b.Nodes}
 		if err := t.Validate(); err != nil {
 			return err
@@ -263,7 +266,8 @@ func (b *builder) build(w *cli.World, name string) (*placement.Map, error) {
 	case "similar":
 		bar := cli.NewBar(w, "items")
 		defer bar.End()
-		return placement.Similar(placement.SimilarConfig{Config: b.config(), Graph: b.graph, Uses: b.sketch.Uses(), Hot: b.Hot,
+		return placement.Similar(placement.SimilarConfig{
+			Config: b.config(), Graph: b.graph, Uses: b.sketch.Uses(), Hot: b.Hot,
 			Passes: b.Passes, HeldOut: b.held, Previous: b.previous, Progress: func(done, total int64) error {
 				bar.Update(int(done), int(total))
 				return w.Ctx.Err()
@@ -314,13 +318,17 @@ func (r *Report) print(w *cli.World) {
 	out := w.Stdout
 	fmt.Fprintf(out, "%d items on %d nodes; maps made from %d requests, measured on %d with %.1f items each\n",
 		r.Items, r.Nodes, r.Learned, r.Measured, r.Mean)
-	fmt.Fprintf(out, "KV: %g tokens per item, %d bytes per token; hot-cold: at most %.3f of the accesses to sharded items\n\n",
+	fmt.Fprintf(out, "KV: %g tokens per item, %d bytes per token; hot-cold: at most %.3f of the accesses to sharded "+
+		"items\n\n",
 		r.ItemTokens, r.TokenBytes, r.Remote)
-	fmt.Fprintf(out, "%-10s %11s %11s %9s  %6s %6s  %8s %8s  %7s %7s  %5s  %11s\n", "map", "bytes/node", "fullest", "on all",
+	fmt.Fprintf(out, "%-10s %11s %11s %9s  %6s %6s  %8s %8s  %7s %7s  %5s  %11s\n", "map", "bytes/node", "fullest",
+		"on all",
 		"best", "median", "remote", "any node", "fan-out", "busiest", "cut", "moved")
 	for _, c := range r.Maps {
-		fmt.Fprintf(out, "%-10s %11s %11s %9d  %6.3f %6.3f  %8.1f %8.1f  %7.2f %7.2f  %5.3f  %11s\n", c.Map, human.Bytes(c.BytesMean),
-			human.Bytes(c.BytesMax), c.Hot, c.BestMean, c.BestHalf, c.Remote, c.RemoteAny, c.FanOut, c.Busiest, c.Cut, human.Bytes(c.MovedSize))
+		fmt.Fprintf(out, "%-10s %11s %11s %9d  %6.3f %6.3f  %8.1f %8.1f  %7.2f %7.2f  %5.3f  %11s\n", c.Map,
+			human.Bytes(c.BytesMean),
+			human.Bytes(c.BytesMax), c.Hot, c.BestMean, c.BestHalf, c.Remote, c.RemoteAny, c.FanOut, c.Busiest, c.Cut,
+			human.Bytes(c.MovedSize))
 	}
 	fmt.Fprintf(out, `
 best, median: share of a request's items on its best node. remote: tokens that this node lacks, and that any node lacks.

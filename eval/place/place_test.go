@@ -33,8 +33,10 @@ func TestRead(t *testing.T) {
 	want := [][]int32{{0, 1}, {1, 2, 0}}
 	for format, text := range map[string]string{
 		formatHistories: "u1 a b\n\n  u2\tb c  a\n",
-		formatUsers:     `{"id":"u1","history":["a","b"]}` + "\n" + `{"id":"u0"}` + "\n" + `{"id":"u2","events":[{"item":"b"},{"item":"c"},{"item":"a"}]}`,
-		formatRequests:  `{"user":"u1","candidates":["a","b"],"chosen":"a"}` + "\n" + `{"at_ms":5,"user":"u2","candidates":["b","c","a"]}`,
+		formatUsers: `{"id":"u1","history":["a","b"]}` + "\n" + `{"id":"u0"}` + "\n" +
+			`{"id":"u2","events":[{"item":"b"},{"item":"c"},{"item":"a"}]}`,
+		formatRequests: `{"user":"u1","candidates":["a","b"],"chosen":"a"}` + "\n" +
+			`{"at_ms":5,"user":"u2","candidates":["b","c","a"]}`,
 	} {
 		for _, given := range []string{format, formatAuto} {
 			got, err := read(t.Context(), file(t, text), given, ignore)
@@ -58,7 +60,8 @@ func TestReadRefuses(t *testing.T) {
 		{formatRequests, `{"user":"u","candidates":["a"]} {}`, "line 1: more than one value"},
 		{formatAuto, "u1 " + strings.Repeat("a ", maxLine/2), "line 1: longer than 16 MiB"},
 	} {
-		if _, err := read(t.Context(), file(t, c.text), c.format, ignore); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := read(t.Context(), file(t, c.text), c.format, ignore); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.40q: error %v, want %q", c.text, err, c.want)
 		}
 	}
@@ -113,8 +116,10 @@ func run(t *testing.T, c *Maps) (*Report, error) {
 }
 
 func defaults(file string, nodes int) *Maps {
-	return &Maps{File: file, Nodes: nodes, Format: formatAuto, Maps: []string{"hash", "replicate", "hot-cold", "similar"}, Test: 0.2,
-		ItemTokens: 32, TokenBytes: 1000, Remote: 0.1, Alpha: 0.5, Formula: "corrected", Hot: 0.001, Slots: 64, Passes: 10, Seed: 1}
+	return &Maps{File: file, Nodes: nodes, Format: formatAuto, Maps: []string{"hash", "replicate", "hot-cold", "similar"},
+		Test:       0.2,
+		ItemTokens: 32, TokenBytes: 1000, Remote: 0.1, Alpha: 0.5, Formula: "corrected", Hot: 0.001, Slots: 64, Passes: 10,
+		Seed: 1}
 }
 
 // groups writes histories of users who stay within one of several groups of items.
@@ -145,7 +150,8 @@ func TestRun(t *testing.T) {
 	for _, m := range r.Maps {
 		by[m.Map] = m
 	}
-	if by["similar"].BestMean < 0.9 || by["hash"].BestMean > 0.6 || by["replicate"].BestMean != 1 || by["replicate"].Remote != 0 {
+	if by["similar"].BestMean < 0.9 || by["hash"].BestMean > 0.6 || by["replicate"].BestMean != 1 ||
+		by["replicate"].Remote != 0 {
 		t.Errorf("%+v", r.Maps)
 	}
 	if by["hash"].Moved != 0 || by["replicate"].Moved != 4*r.Items || by["replicate"].BytesMean != int64(r.Items)*32000 {

@@ -161,7 +161,8 @@ func parse(format string, line []byte) ([]string, error) {
 	return q.Candidates, nil
 }
 
-// Histories reads lines of a user and items. Items are numbered in the order in which they appear; their number is returned.
+// Histories reads lines of a user and items. Items are numbered in the order in which they appear; their number is
+// returned.
 func Histories(ctx context.Context, path string) ([][]int32, int, error) {
 	t, err := read(ctx, path, formatHistories, func(int64, int64) {})
 	if err != nil {

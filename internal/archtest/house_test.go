@@ -41,15 +41,18 @@ func generated(p *pkg) bool {
 	return !slices.ContainsFunc(p.files, func(f file) bool { return !ast.IsGenerated(f.ast) })
 }
 
-// pure rooms, and packages of others, have no goroutine, no lock, no I/O and no clock: the server and the simulator drive the
-// same code, and the same input must give the same decision.
-var pure = []string{"prompt", "plan", "beam", "blend", "codes", "schedule", "placement", "route", "evict", "alloc", "residency",
+// pure rooms, and packages of others, have no goroutine, no lock, no I/O and no clock: the server and the simulator
+// drive the same code, and the same input must give the same decision.
+var pure = []string{"prompt", "plan", "beam", "blend", "codes", "schedule", "placement", "route", "evict", "alloc",
+	"residency",
 	"cluster/member", "cluster/feed", "cluster/rollout", "catalog/filter"}
 
-var impureRooms = under("sync", "os", "net", "io/fs", "io/ioutil", "syscall", "log", "runtime", "context", "crypto/rand",
+var impureRooms = under("sync", "os", "net", "io/fs", "io/ioutil", "syscall", "log", "runtime", "context",
+	"crypto/rand",
 	"golang.org/x/sys", "golang.org/x/sync")
 
-// impure is what a pure room may not import. What the processor can do is no input: assembly gives the bits that Go gives.
+// impure is what a pure room may not import. What the processor can do is no input: assembly gives the bits that Go
+// gives.
 func impure(path string) bool { return impureRooms(path) && path != "golang.org/x/sys/cpu" }
 
 // clock has the names, by package, that read or wait for a clock. Types of package time are arguments.
@@ -159,7 +162,8 @@ func f(t time.Time, d time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"calls context.WithTimeout", "calls time.After", "calls time.NewTimer", "calls time.Now", "calls time.Since"}
+	want := []string{"calls context.WithTimeout", "calls time.After", "calls time.NewTimer", "calls time.Now",
+		"calls time.Since"}
 	if got := clocks(tree); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("saw %q, want %q", got, want)
 	}

@@ -6,14 +6,17 @@ import (
 	"testing"
 )
 
-// insides lists the packages of rooms that have several, from the top down. A package imports only those below it. One that is not
-// listed stands where the package above it in the tree stands.
+// insides lists the packages of rooms that have several, from the top down. A package imports only those below it. One
+// that is not listed stands where the package above it in the tree stands.
 var insides = map[string][]string{
 	"app":     {"app", "app/apptest", "app/doctor", "app/backup", "app/codebook", "app/divide", "app/budget"},
 	"catalog": {"catalog/history", "catalog", "catalog/filter"},
-	"cluster": {"cluster", "cluster/status", "cluster/replica", "cluster/fetch", "cluster/hold", "cluster/feed/wire", "cluster/call",
-		"cluster/feed", "cluster/leader", "cluster/rollout", "cluster/member", "cluster/peer", "cluster/mtls/mtlstest", "cluster/mtls",
-		"cluster/coord/coordtest", "cluster/coord/embedded", "cluster/coord/etcd", "cluster/coord/kube/kubetest", "cluster/coord/kube",
+	"cluster": {"cluster", "cluster/status", "cluster/replica", "cluster/fetch", "cluster/hold", "cluster/feed/wire",
+		"cluster/call",
+		"cluster/feed", "cluster/leader", "cluster/rollout", "cluster/member", "cluster/peer", "cluster/mtls/mtlstest",
+		"cluster/mtls",
+		"cluster/coord/coordtest", "cluster/coord/embedded", "cluster/coord/etcd", "cluster/coord/kube/kubetest",
+		"cluster/coord/kube",
 		"cluster/coord/internal/client", "cluster/coord", "cluster/protocol"},
 	"dispatch": {"dispatch", "dispatch/loading"},
 	"embed":    {"embed/embedtest", "embed/redisserver", "embed"},
@@ -30,7 +33,8 @@ var insides = map[string][]string{
 	"shop":   {"shop/demo", "shop"},
 	"compute": {
 		"compute/computetest",
-		"compute/cuda/rows/rowstest", "compute/cuda/drivertest", "compute/cuda", "compute/cuda/rows", "compute/cuda/attend", "compute/cuda/product", "compute/cuda/topk", "compute/cuda/split",
+		"compute/cuda/rows/rowstest", "compute/cuda/drivertest", "compute/cuda", "compute/cuda/rows", "compute/cuda/attend",
+		"compute/cuda/product", "compute/cuda/topk", "compute/cuda/split",
 		"compute/cuda/kernels", "compute/cuda/driver",
 		"compute/cpu", "compute/cpu/attend", "compute/cpu/gemm", "compute/cpu/vec", "compute/cpu/internal",
 		"compute/null", "compute/ref", "compute", "compute/internal",
@@ -71,7 +75,8 @@ func TestImportsGoDownInsideRooms(t *testing.T) {
 		}
 	}
 	for _, r := range rooms {
-		if count[r] > 1 && insides[r] == nil && !slices.Contains([]string{"cmd", "internal", "api"}, r) { // whose packages stand side by side
+		// whose packages stand side by side
+		if count[r] > 1 && insides[r] == nil && !slices.Contains([]string{"cmd", "internal", "api"}, r) {
 			t.Errorf("the room %s has %d packages: list them in insides, from the top down", r, count[r])
 		}
 	}

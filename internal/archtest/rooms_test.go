@@ -41,12 +41,15 @@ func only(what func(string) bool, importers ...string) func(string, string) bool
 }
 
 var rules = []rule{
-	{"a device", only(under(module+"/compute/cpu", module+"/compute/cuda"), "cmd", "app", "bench", "eval", "compute/cpu", "compute/cuda"),
+	{"a device", only(under(module+"/compute/cpu", module+"/compute/cuda"), "cmd", "app", "bench", "eval", "compute/cpu",
+		"compute/cuda"),
 		"models and the engine run on any device: only the app and the benchmarks pick one"},
 	{"the binary", only(under(module+"/cmd"), "cmd"),
 		"a command is flags and client calls: what others need belongs in a room"},
-	{"a simulator, workload or benchmark", only(under(module+"/sim", module+"/workload", module+"/shop", module+"/eval", module+"/bench"),
-		"cmd", "sim", "workload", "shop", "eval", "bench"),
+	{
+		"a simulator, workload or benchmark", only(under(module+"/sim", module+"/workload", module+"/shop", module+
+			"/eval", module+"/bench"),
+			"cmd", "sim", "workload", "shop", "eval", "bench"),
 		"they drive the rooms and the rooms must not depend on being driven"},
 	{"cgo", func(_, path string) bool { return path == "C" },
 		"one static binary on every machine: C libraries are opened at run time"},
@@ -54,18 +57,22 @@ var rules = []rule{
 		"the server must run where no library is installed; devices and benchmarks say so when one is missing"},
 	{"gRPC", only(under("google.golang.org/grpc"), "api", "server", "cluster", "cmd"),
 		"wire formats stay at the doors: rooms inside take plain structs"},
-	{"HTTP", only(under("net/http"), "client", "app", "ingest", "internal/cli", "server", "cluster", "cmd", "bench", "sim", "workload"),
+	{"HTTP", only(under("net/http"), "client", "app", "ingest", "internal/cli", "server", "cluster", "cmd", "bench", "sim",
+		"workload"),
 		"wire formats stay at the doors: rooms inside take plain structs"},
 	{"KV and what computes it", func(importer, path string) bool {
-		return within(importer, "server") && under(module+"/kv", module+"/reuse", module+"/engine", module+"/plan", module+"/schedule",
+		return within(importer, "server") && under(module+"/kv", module+"/reuse", module+"/engine", module+"/plan", module+
+			"/schedule",
 			module+"/residency", module+"/model/hstu")(path)
 	}, "the front door speaks protocols: serve answers, and the door works the same whatever a model keeps"},
 	{"YAML", only(under("go.yaml.in/yaml"), "internal/config"),
 		"one package reads configuration; rooms take structs with a Validate"},
-	{"command-line flags", only(under("github.com/alecthomas/kong", "flag"), "cmd", "internal/cli", "internal/lines", "internal/mutate", "internal/scripttest"),
+	{"command-line flags", only(under("github.com/alecthomas/kong", "flag"), "cmd", "internal/cli", "internal/lines",
+		"internal/mutate", "internal/scripttest"),
 		"globals for flags make two servers in one process impossible"},
 	{"helpers of tests", func(importer, path string) bool {
-		return within(path, module) && strings.HasSuffix(path, "test") && !under("cmd", "bench", "eval", "shop", "sim")(importer) &&
+		return within(path, module) && strings.HasSuffix(path, "test") &&
+			!under("cmd", "bench", "eval", "shop", "sim")(importer) &&
 			!strings.HasSuffix(importer, "test")
 	}, "what serves requests must not contain what checks it"},
 }

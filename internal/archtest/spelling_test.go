@@ -165,7 +165,8 @@ func f() { const block, host = 1, 2 }`
 		t.Fatalf("saw %v", got)
 	}
 	for i, want := range []string{"", "Source", ""} {
-		if name, both := repeats(got[i], of); name != want || name != "" && !slices.Equal(both, []string{"cached", "prototype"}) {
+		if name, both := repeats(got[i], of); name != want ||
+			name != "" && !slices.Equal(both, []string{"cached", "prototype"}) {
 			t.Errorf("group %d: %v repeats plan.%s, want %q", i, both, name, want)
 		}
 	}

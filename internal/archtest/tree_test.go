@@ -99,7 +99,8 @@ func packages(t *testing.T) map[string]*pkg {
 	return out
 }
 
-// otherModule reports whether a folder is a module of its own, such as deploy/helm/check. The house's rules are not its.
+// otherModule reports whether a folder is a module of its own, such as deploy/helm/check. The house's rules are not
+// its.
 func otherModule(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
 	return err == nil

@@ -30,7 +30,8 @@ func (a *AccessFlags) Client(w *World, timeout time.Duration) (*http.Client, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = secure
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // do not send the key to another host
+	// do not send the key to another host
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Timeout: timeout, Transport: &keyed{next: transport, key: key}, CheckRedirect: stay}, nil
 }
 

@@ -13,7 +13,8 @@ func TestTriedFiles(t *testing.T) {
 	if err := os.WriteFile(there, []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{there: true, filepath.Join(dir, "new"): true, dir: false, filepath.Join(there, "below"): false, os.DevNull: true} {
+	for name, want := range map[string]bool{there: true, filepath.Join(dir, "new"): true, dir: false,
+		filepath.Join(there, "below"): false, os.DevNull: true} {
 		if got := writable(name); got != want {
 			t.Errorf("%s: %v", name, got)
 		}

@@ -18,9 +18,10 @@ type Config struct {
 	GRPCListen  string `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:8082
 	// Hosts are names under which clients reach a server without keys, besides loopback and the address that they
 	// connect to; "*" for any; none
-	Hosts     []string  `yaml:"hosts"`
-	Device    string    `yaml:"device"`   // auto, cpu, cuda, or none, which computes nothing and answers nonsense; auto
-	Threads   int       `yaml:"threads"`  // threads of the CPU device, 0 for one on each core, less one of eight or more; 0
+	Hosts  []string `yaml:"hosts"`
+	Device string   `yaml:"device"` // auto, cpu, cuda, or none, which computes nothing and answers nonsense; auto
+	// threads of the CPU device, 0 for one on each core, less one of eight or more; 0
+	Threads   int       `yaml:"threads"`
 	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; grebe-data beside the configuration file
 	Record    string    `yaml:"record"`   // file to which decisions are written, for a replay; empty: none
 	Models    []Model   `yaml:"models"`   // at least one
@@ -45,17 +46,21 @@ type Cluster struct {
 	Name string `yaml:"name"` // of the cluster; none: there is no cluster
 	// Coordinator is etcd://HOST:PORT,…, kubernetes (in a pod), kubernetes://HOST:PORT/NAMESPACE?token=FILE&ca=FILE,
 	// or embedded, which runs etcd in this process with its data in data_dir; none
-	Coordinator string     `yaml:"coordinator"`
-	Node        string     `yaml:"node"`      // this process's id in the cluster; the host's name
-	Listen      string     `yaml:"listen"`    // address for other members; 127.0.0.1:7070
-	Advertise   string     `yaml:"advertise"` // address under which others reach listen; listen, with the host's name for 0.0.0.0
-	API         string     `yaml:"api"`       // address under which clients reach this process, for people to see; likewise of listen
-	Etcd        string     `yaml:"etcd"`      // address of the embedded etcd; 127.0.0.1:2379
-	Zone        string     `yaml:"zone"`      // where the process runs, for people to see; none
-	Roles       []string   `yaml:"roles"`     // node (holds KV and computes), kv (holds KV), router (accepts requests and picks a node); node and router
-	TLS         ClusterTLS `yaml:"tls"`
-	Insecure    bool       `yaml:"insecure"` // members may talk without TLS on addresses that other machines reach; false
-	Routing     string     `yaml:"routing"`  // predicted, affinity, emb-kv, least-loaded, round-robin or user-hash; predicted
+	Coordinator string `yaml:"coordinator"`
+	Node        string `yaml:"node"`   // this process's id in the cluster; the host's name
+	Listen      string `yaml:"listen"` // address for other members; 127.0.0.1:7070
+	// address under which others reach listen; listen, with the host's name for 0.0.0.0
+	Advertise string `yaml:"advertise"`
+	// address under which clients reach this process, for people to see; likewise of listen
+	API  string `yaml:"api"`
+	Etcd string `yaml:"etcd"` // address of the embedded etcd; 127.0.0.1:2379
+	Zone string `yaml:"zone"` // where the process runs, for people to see; none
+	// node (holds KV and computes), kv (holds KV), router (accepts requests and picks a node); node and router
+	Roles    []string   `yaml:"roles"`
+	TLS      ClusterTLS `yaml:"tls"`
+	Insecure bool       `yaml:"insecure"` // members may talk without TLS on addresses that other machines reach; false
+	// predicted, affinity, emb-kv, least-loaded, round-robin or user-hash; predicted
+	Routing string `yaml:"routing"`
 	// Fetch is whether requests fetch KV from other members where that is predicted to be faster than to compute it:
 	// on or off; on
 	Fetch string `yaml:"fetch"`
@@ -96,15 +101,17 @@ type Model struct {
 	// WeightsKeep is a list of regular expressions of matrices that weights: int8 or fp8 does not round, such as
 	// 'layers\.0\.mlp\.down_proj', or auto alone: the most sensitive tenth, by a calibration on the texts of
 	// catalog.items; none
-	WeightsKeep  []string `yaml:"weights_keep"`
-	Prompt       Prompt   `yaml:"prompt"`
-	Scoring      Scoring  `yaml:"scoring"`
-	Prefix       Prefix   `yaml:"prefix"`
-	Blend        Blend    `yaml:"blend"`
-	Codes        Codes    `yaml:"codes"`
-	DeviceMemory Size     `yaml:"device_memory"` // for KV and embeddings, bytes or a share of what is free at the start; 80%
-	HostMemory   Size     `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: shared with others, see cache
-	Disk         Size     `yaml:"disk"`          // for KV on disk, bytes; 0
+	WeightsKeep []string `yaml:"weights_keep"`
+	Prompt      Prompt   `yaml:"prompt"`
+	Scoring     Scoring  `yaml:"scoring"`
+	Prefix      Prefix   `yaml:"prefix"`
+	Blend       Blend    `yaml:"blend"`
+	Codes       Codes    `yaml:"codes"`
+	// for KV and embeddings, bytes or a share of what is free at the start; 80%
+	DeviceMemory Size `yaml:"device_memory"`
+	// for KV in host memory, bytes or a share; 0: shared with others, see cache
+	HostMemory Size `yaml:"host_memory"`
+	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0
 	// ItemTable is the table in tables whose rows the items of a model of events have; the checkpoint's
 	ItemTable string `yaml:"item_table"`
 }
@@ -114,16 +121,20 @@ const KeepAuto = "auto"
 
 // Prompt holds a model's templates.
 type Prompt struct {
-	Preamble            Text   `yaml:"preamble"`             // first in every prompt; none
-	User                string `yaml:"user"`                 // template of the user segment: {text}, {history}; "{text}"
-	Query               string `yaml:"query"`                // template of a query that documents are reranked by: {text}; user
-	Completion          string `yaml:"completion"`           // template of a prompt of /v1/completions: {text}; "{text}"
-	ChatMessage         string `yaml:"chat_message"`         // template of a message of /v1/chat/completions: {role}, {text}; the checkpoint's
-	ChatEnd             string `yaml:"chat_end"`             // after the messages, such as the header of the answer; none
-	History             string `yaml:"history"`              // how {history} lists items: text, codes or identifier; text
-	HistoryItem         string `yaml:"history_item"`         // template of an item that {history} lists as text: {text}, {id}, {attributes.NAME}; "{text}"
-	Separator           string `yaml:"separator"`            // between listed items; "\n"
-	Item                string `yaml:"item"`                 // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
+	Preamble Text   `yaml:"preamble"` // first in every prompt; none
+	User     string `yaml:"user"`     // template of the user segment: {text}, {history}; "{text}"
+	// template of a query that documents are reranked by: {text}; user
+	Query      string `yaml:"query"`
+	Completion string `yaml:"completion"` // template of a prompt of /v1/completions: {text}; "{text}"
+	// template of a message of /v1/chat/completions: {role}, {text}; the checkpoint's
+	ChatMessage string `yaml:"chat_message"`
+	ChatEnd     string `yaml:"chat_end"` // after the messages, such as the header of the answer; none
+	History     string `yaml:"history"`  // how {history} lists items: text, codes or identifier; text
+	// template of an item that {history} lists as text: {text}, {id}, {attributes.NAME}; "{text}"
+	HistoryItem string `yaml:"history_item"`
+	Separator   string `yaml:"separator"` // between listed items; "\n"
+	// template of an item: {text}, {id}, {attributes.NAME}; "{text}"
+	Item                string `yaml:"item"`
 	LeadIn              Text   `yaml:"lead_in"`              // before the items of an item-first prompt; none
 	Instruction         Text   `yaml:"instruction"`          // the question of a ranking; none
 	GenerateInstruction Text   `yaml:"generate_instruction"` // the question of a generation; none
@@ -143,8 +154,8 @@ type Prefix struct {
 	Orders []string `yaml:"orders"`
 }
 
-// Blend says how requests with prefix blend are computed: KV from anywhere replaces that of tokens of an ordinary prompt,
-// and a share of them is computed again. The answers are near those of the whole prompt, not equal to them.
+// Blend says how requests with prefix blend are computed: KV from anywhere replaces that of tokens of an ordinary
+// prompt, and a share of them is computed again. The answers are near those of the whole prompt, not equal to them.
 type Blend struct {
 	Auto    bool    `yaml:"auto"`    // prefix auto may blend too, where that is predicted to be faster; false
 	Items   float64 `yaml:"items"`   // share of the items' tokens that is computed again, 0 to 1; 0.3
@@ -156,7 +167,8 @@ type Blend struct {
 	Importance bool `yaml:"importance"`
 	// Prototypes replace tokens of histories, where grebe index --prototypes made some; true
 	Prototypes bool `yaml:"prototypes"`
-	// DriftLimit is how far a prototype may be from its token, above 0 to 1: a token whose prototype is farther is computed; 0.6
+	// DriftLimit is how far a prototype may be from its token, above 0 to 1: a token whose prototype is farther is
+	// computed; 0.6
 	DriftLimit float64 `yaml:"drift_limit"`
 }
 
@@ -175,10 +187,12 @@ type Schedule struct {
 
 // Cache bounds what is kept of KV.
 type Cache struct {
-	Policy     string `yaml:"policy"`      // of eviction: default, lru, laru or sieve; default
-	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory: of all models without their own; 4GiB
-	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
-	Ahead      string `yaml:"ahead"`       // compute items of the catalog before a request needs them, when idle: on or off; on
+	Policy string `yaml:"policy"` // of eviction: default, lru, laru or sieve; default
+	// for KV, bytes or a share of the machine's memory: of all models without their own; 4GiB
+	HostMemory Size `yaml:"host_memory"`
+	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0
+	// compute items of the catalog before a request needs them, when idle: on or off; on
+	Ahead string `yaml:"ahead"`
 	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
 	// item_table: climb, or fixed, which leaves it as host_memory and the table's cache say; climb
 	Boundary string `yaml:"boundary"`
@@ -196,7 +210,8 @@ type Limits struct {
 	InFlight       int  `yaml:"in_flight"`   // requests under way, more are refused with 429; 1024
 	DeadlineMillis int  `yaml:"deadline_ms"` // longest deadline that a request may name, milliseconds; 60000
 	ShutdownMillis int  `yaml:"shutdown_ms"` // for requests under way when the server stops, milliseconds; 10000
-	DrainMillis    int  `yaml:"drain_ms"`    // from not being ready to closing the doors when the server stops, milliseconds; 0
+	// from not being ready to closing the doors when the server stops, milliseconds; 0
+	DrainMillis int `yaml:"drain_ms"`
 }
 
 // TLS names PEM files. With cert and key, HTTP and gRPC speak TLS alone.
@@ -232,8 +247,9 @@ type Catalog struct {
 
 // Reload says how another checkpoint of a model takes over while the server runs.
 type Reload struct {
-	Warm        Size `yaml:"warm"`     // share of the model's cache for items that are computed before it serves; 25%
-	TrialMillis int  `yaml:"trial_ms"` // in which it is taken back when a request fails, and both are loaded, milliseconds; 10000
+	Warm Size `yaml:"warm"` // share of the model's cache for items that are computed before it serves; 25%
+	// in which it is taken back when a request fails, and both are loaded, milliseconds; 10000
+	TrialMillis int `yaml:"trial_ms"`
 }
 
 // Default returns the configuration of a server that is told nothing. It has no model.
@@ -249,16 +265,18 @@ func Default() *Config {
 		Dashboard: Dashboard{UserIDs: "hidden"},
 		Tracing:   Tracing{Sample: Size{Percent: 1}},
 		Reload:    Reload{Warm: Size{Percent: 25}, TrialMillis: 10000},
-		Cluster:   Cluster{Listen: "127.0.0.1:7070", Etcd: "127.0.0.1:2379", Roles: []string{"node", "router"}, Routing: "predicted", Fetch: "on", Users: "log"},
+		Cluster: Cluster{Listen: "127.0.0.1:7070", Etcd: "127.0.0.1:2379", Roles: []string{"node", "router"},
+			Routing: "predicted", Fetch: "on", Users: "log"},
 	}
 }
 
 // Table is a table of embeddings.
 type Table struct {
-	Name          string    `yaml:"name"`         // what models and requests call it; required
-	Store         string    `yaml:"store"`        // pebble (in data_dir/tables), file (mapped) or redis; pebble
-	File          string    `yaml:"file"`         // of float32 rows, row after row, for the store file; none
-	Addresses     []string  `yaml:"addresses"`    // host:port of a Redis or Valkey server, or of some nodes of a cluster; none
+	Name  string `yaml:"name"`  // what models and requests call it; required
+	Store string `yaml:"store"` // pebble (in data_dir/tables), file (mapped) or redis; pebble
+	File  string `yaml:"file"`  // of float32 rows, row after row, for the store file; none
+	// host:port of a Redis or Valkey server, or of some nodes of a cluster; none
+	Addresses     []string  `yaml:"addresses"`
 	Username      string    `yaml:"username"`     // for Redis; none
 	PasswordEnv   string    `yaml:"password_env"` // variable that has the password for Redis; none
 	Prefix        string    `yaml:"prefix"`       // of the table's keys in Redis; grebe:NAME:
@@ -282,12 +300,13 @@ func (m *Model) ReadsChatTemplate() bool {
 
 func (m *Model) setDefaults() {
 	*m = Model{
-		DType:        "auto",
-		KVDType:      "auto",
-		Weights:      "auto",
-		Prompt:       Prompt{User: "{text}", History: "text", HistoryItem: "{text}", Separator: "\n", Item: "{text}"},
-		Scoring:      Scoring{Kind: "identifier"},
-		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Importance: true, Prototypes: true, DriftLimit: 0.6},
+		DType:   "auto",
+		KVDType: "auto",
+		Weights: "auto",
+		Prompt:  Prompt{User: "{text}", History: "text", HistoryItem: "{text}", Separator: "\n", Item: "{text}"},
+		Scoring: Scoring{Kind: "identifier"},
+		Blend: Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Importance: true, Prototypes: true,
+			DriftLimit: 0.6},
 		DeviceMemory: Size{Percent: 80},
 	}
 }

@@ -86,7 +86,8 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 	const model = "models: [{path: x}]\n"
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown key", model + "lisen: 127.0.0.1:1\n", ":2: lisen: unknown key: did you mean listen?"},
-		{"unknown key inside", "models:\n  - path: x\n    promt: {}\n", ":3: models[0].promt: unknown key: did you mean prompt?"},
+		{"unknown key inside", "models:\n  - path: x\n    promt: {}\n",
+			":3: models[0].promt: unknown key: did you mean prompt?"},
 		{"wrong type", model + "\nworkers: many\n", ":3: workers: want a whole number, got \"many\""},
 		{"number for text", model + "device: 3\n", ":2: device: want a text, got the number 3: put it in quotes"},
 		{"list for mapping", model + "cache: [1]\n", ":2: cache: want keys and values, got a list"},
@@ -94,28 +95,44 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"bad choice", model + "device: gpu\n", ":2: device: \"gpu\": want one of auto, cpu, cuda, none"},
 		{"bad size", model + "cache: {host_memory: lots}\n", ":2: cache.host_memory: \"lots\" is not a size"},
 		{"bad address", model + "listen: here\n", ":2: listen: \"here\" is not an address"},
-		{"same address", model + "listen: \":1\"\nadmin_listen: \":1\"\n", ":3: admin_listen: :1 is the address of listen already"},
+		{"same address", model + "listen: \":1\"\nadmin_listen: \":1\"\n",
+			":3: admin_listen: :1 is the address of listen already"},
 		{"no path", "models:\n  - name: a\n", ":2: models[0].path: is missing"},
-		{"same name", "models:\n  - {name: a, path: x}\n  - {name: a, path: y}\n", ":3: models[1].name: \"a\" is the name of models[0] already"},
+		{"same name", "models:\n  - {name: a, path: x}\n  - {name: a, path: y}\n",
+			":3: models[1].name: \"a\" is the name of models[0] already"},
 		{"no model", "slo_ms: 5\n", "models: no model"},
-		{"contradicting codes", "models:\n  - path: x\n    codes: {pattern: [\"<%d>\"], size: [1], first_token: [2]}\n", ":3: models[0].codes: give either"},
-		{"beams of no level", "models:\n  - path: x\n    codes: {first_token: [2], size: [1], beam_widths: [8, 9]}\n", ":3: models[0].codes.beam_widths: 9 at 1"},
-		{"no drift", "models:\n  - path: x\n    blend: {drift_limit: 0}\n", ":3: models[0].blend.drift_limit: 0: want more than 0"},
-		{"codes without codes", "models:\n  - path: x\n    prompt: {history: codes}\n", ":3: models[0].prompt.history: codes, but the model has no codes"},
-		{"no such order", "models:\n  - path: x\n    prefix: {orders: [user, first]}\n", ":3: models[0].prefix.orders[1]: \"first\": want one of user, item"},
-		{"an order twice", "models:\n  - path: x\n    prefix: {orders: [item, item]}\n", ":3: models[0].prefix.orders[1]: item is given twice"},
-		{"no such policy", "models:\n  - path: x\n    prefix: {policy: auto}\n", ":3: models[0].prefix.policy: \"auto\": want one of predicted"},
-		{"a policy without its order", "models:\n  - path: x\n    prefix: {policy: item, orders: [user]}\n", ":3: models[0].prefix: policy item puts the item first"},
-		{"past items as codes", "models:\n  - path: x\n    codes: {size: [1], first_token: [2]}\n    prompt: {history: codes, history_item: \"{id}\"}\n", ":4: models[0].prompt.history_item: is for history: text"},
-		{"answers for identifier", "models:\n  - path: x\n    scoring: {\"yes\": \"a\", \"no\": \"b\"}\n", ":3: models[0].scoring: yes and no belong to"},
-		{"pointwise without answers", "models:\n  - path: x\n    scoring: {kind: pointwise}\n", ":3: models[0].scoring: pointwise scoring needs"},
-		{"bad tokens", "models:\n  - path: x\n    prompt: {instruction: {tokens: a}}\n", ":3: models[0].prompt.instruction: tokens: want a list"},
+		{"contradicting codes", "models:\n  - path: x\n    codes: {pattern: [\"<%d>\"], size: [1], first_token: [2]}\n",
+			":3: models[0].codes: give either"},
+		{"beams of no level", "models:\n  - path: x\n    codes: {first_token: [2], size: [1], beam_widths: [8, 9]}\n",
+			":3: models[0].codes.beam_widths: 9 at 1"},
+		{"no drift", "models:\n  - path: x\n    blend: {drift_limit: 0}\n",
+			":3: models[0].blend.drift_limit: 0: want more than 0"},
+		{"codes without codes", "models:\n  - path: x\n    prompt: {history: codes}\n",
+			":3: models[0].prompt.history: codes, but the model has no codes"},
+		{"no such order", "models:\n  - path: x\n    prefix: {orders: [user, first]}\n",
+			":3: models[0].prefix.orders[1]: \"first\": want one of user, item"},
+		{"an order twice", "models:\n  - path: x\n    prefix: {orders: [item, item]}\n",
+			":3: models[0].prefix.orders[1]: item is given twice"},
+		{"no such policy", "models:\n  - path: x\n    prefix: {policy: auto}\n",
+			":3: models[0].prefix.policy: \"auto\": want one of predicted"},
+		{"a policy without its order", "models:\n  - path: x\n    prefix: {policy: item, orders: [user]}\n",
+			":3: models[0].prefix: policy item puts the item first"},
+		{"past items as codes", "models:\n  - path: x\n    codes: {size: [1], first_token: [2]}\n    prompt: {history: " +
+			"codes, history_item: \"{id}\"}\n", ":4: models[0].prompt.history_item: is for history: text"},
+		{"answers for identifier", "models:\n  - path: x\n    scoring: {\"yes\": \"a\", \"no\": \"b\"}\n",
+			":3: models[0].scoring: yes and no belong to"},
+		{"pointwise without answers", "models:\n  - path: x\n    scoring: {kind: pointwise}\n",
+			":3: models[0].scoring: pointwise scoring needs"},
+		{"bad tokens", "models:\n  - path: x\n    prompt: {instruction: {tokens: a}}\n",
+			":3: models[0].prompt.instruction: tokens: want a list"},
 		{"syntax", model + "slo_ms: [\n", ":"},
 		{"two documents", model + "---\n" + model, "more than one YAML document"},
 		{"a name of dots", "models: [{name: .., path: x}]\n", ":1: models[0].name: \"..\": / and :"},
 		{"no endpoint", model + "tracing: {endpoint: foo}\n", ":2: tracing.endpoint: \"foo\" is not an address"},
-		{"endpoint without scheme", model + "tracing: {endpoint: \"localhost:4318\"}\n", ":2: tracing.endpoint: \"localhost:4318\" is not an address"},
-		{"a trial for ever", model + "reload: {trial_ms: 9300000000000}\n", ":2: reload.trial_ms: 9300000000000 is not between"},
+		{"endpoint without scheme", model + "tracing: {endpoint: \"localhost:4318\"}\n",
+			":2: tracing.endpoint: \"localhost:4318\" is not an address"},
+		{"a trial for ever", model + "reload: {trial_ms: 9300000000000}\n",
+			":2: reload.trial_ms: 9300000000000 is not between"},
 		{"deadlines", model + "slo_ms: 70000\n", ":2: slo_ms: 70000 is more than limits.deadline_ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -249,7 +266,9 @@ func FuzzLoad(f *testing.F) {
 func TestTables(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "grebe.yaml")
-	text := "models: [{path: m}]\ntables:\n- {name: items, dim: 4, default: [1, 0.5, 0, -2]}\n- {name: users, store: redis, addresses: [\"127.0.0.1:6379\"], dim: 128, cache: 1GiB}\n- {name: places, store: file, file: rows.f32, dim: 3}\n"
+	text := "models: [{path: m}]\ntables:\n- {name: items, dim: 4, default: [1, 0.5, 0, -2]}\n- {name: users, store: " +
+		"redis, addresses: [\"127.0.0.1:6379\"], dim: 128, cache: 1GiB}\n- {name: places, store: file, file: rows.f32, " +
+		"dim: 3}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +276,8 @@ func TestTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := cfg.Tables[0]; a.Store != "pebble" || a.Cache.Bytes != 64<<20 || a.Default[1] != 0.5 || a.TimeoutMillis != 100 {
+	if a := cfg.Tables[0]; a.Store != "pebble" || a.Cache.Bytes != 64<<20 || a.Default[1] != 0.5 ||
+		a.TimeoutMillis != 100 {
 		t.Errorf("items: %+v", a)
 	}
 	if b := cfg.Tables[1]; b.Policy != "lru" || b.Cache.Bytes != 1<<30 || b.Addresses[0] != "127.0.0.1:6379" {
@@ -266,12 +286,14 @@ func TestTables(t *testing.T) {
 	if c := cfg.Tables[2]; c.File != filepath.Join(dir, "rows.f32") {
 		t.Errorf("places: %+v", c)
 	}
-	bad := "models: [{path: m}]\ntables: [{name: a, dim: 0}, {name: a, dim: 4, store: redis}, {name: b, dim: 4, store: file, default: [1]}]\n"
+	bad := "models: [{path: m}]\ntables: [{name: a, dim: 0}, {name: a, dim: 4, store: redis}, {name: b, dim: 4, store: " +
+		"file, default: [1]}]\n"
 	if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err = Load(Source{File: file})
-	for _, want := range []string{"tables[0].dim", "tables[1].name", "tables[1].addresses", "tables[2].file", "tables[2].default"} {
+	for _, want := range []string{"tables[0].dim", "tables[1].name", "tables[1].addresses", "tables[2].file",
+		"tables[2].default"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no complaint about %s: %v", want, err)
 		}

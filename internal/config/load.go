@@ -110,8 +110,8 @@ func read(name, what string, into any, origins map[string]string) error {
 	return errors.Join(d.errs...)
 }
 
-// Read reads a YAML file into a struct whose fields have yaml tags, and calls validate. Unknown keys and wrong types are
-// errors. An error names the file and the line; for that validate returns a FieldError, or several joined ones.
+// Read reads a YAML file into a struct whose fields have yaml tags, and calls validate. Unknown keys and wrong types
+// are errors. An error names the file and the line; for that validate returns a FieldError, or several joined ones.
 func Read(name, what string, into any, validate func() error) error {
 	l := Loaded{origins: map[string]string{}}
 	if err := read(name, what, into, l.origins); err != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// NoDevice returns how long a batch and each of its tokens take on the device none. That is for trials of many nodes on one machine:
-// "none" takes no time, "none:4ms+40us" takes 4 ms for a batch and 40 µs more for each token.
+// NoDevice returns how long a batch and each of its tokens take on the device none. That is for trials of many nodes on
+// one machine: "none" takes no time, "none:4ms+40us" takes 4 ms for a batch and 40 µs more for each token.
 func (c *Config) NoDevice() (batch, token time.Duration, err error) {
 	times, ok := strings.CutPrefix(c.Device, "none:")
 	if !ok {

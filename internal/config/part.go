@@ -11,7 +11,8 @@ import (
 // Part is a piece of a YAML file that is decoded later, with Onto.
 type Part = yaml.Node
 
-// Decode decodes YAML onto a struct with yaml tags. Unknown keys are errors. Fields whose keys are not there stay as they are.
+// Decode decodes YAML onto a struct with yaml tags. Unknown keys are errors. Fields whose keys are not there stay as
+// they are.
 func Decode(data []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)

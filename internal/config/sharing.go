@@ -18,5 +18,6 @@ func (m *Model) Sharing() Sharing {
 	if err != nil {
 		at = m.Path // opening it returns the error
 	}
-	return Sharing{at, m.DType, m.KVDType, m.Weights, strings.Join(m.WeightsKeep, "\n"), m.ItemTable, m.DeviceMemory, m.HostMemory, m.Disk}
+	return Sharing{at, m.DType, m.KVDType, m.Weights, strings.Join(m.WeightsKeep, "\n"), m.ItemTable, m.DeviceMemory,
+		m.HostMemory, m.Disk}
 }

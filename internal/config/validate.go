@@ -73,7 +73,8 @@ func (c *Config) Validate() error {
 	if c.Reload.Warm.Bytes != 0 || c.Reload.Warm.Percent > 100 {
 		p.add("reload.warm", "%s: want a share of up to 100%%", c.Reload.Warm)
 	}
-	p.between("reload.trial_ms", c.Reload.TrialMillis, 0, 604_800_000) // a week: no more than can be counted in nanoseconds
+	// a week: no more than can be counted in nanoseconds
+	p.between("reload.trial_ms", c.Reload.TrialMillis, 0, 604_800_000)
 	if c.Tracing.Sample.Bytes != 0 || c.Tracing.Sample.Percent > 100 {
 		p.add("tracing.sample", "%s: want a share of up to 100%%", c.Tracing.Sample)
 	}
@@ -120,7 +121,8 @@ func (c *Config) validateAddresses(p *problems) {
 	}
 	for i, h := range c.Hosts {
 		if h == "" || strings.ContainsAny(h, "/ \t") || strings.Contains(h, ":") && net.ParseIP(h) == nil {
-			p.add(fmt.Sprintf("hosts[%d]", i), "%q is not a host: write a name such as grebe.example, without scheme and port", h)
+			p.add(fmt.Sprintf("hosts[%d]", i), "%q is not a host: write a name such as grebe.example, without scheme and port",
+				h)
 		}
 	}
 }
@@ -231,7 +233,8 @@ func (m *Model) validatePrefix(p *problems) {
 			p.add(fmt.Sprintf("prefix.orders[%d]", i), "%s is given twice", o)
 		}
 	}
-	if want := orderOf(m.Prefix.Policy); want != "" && len(m.Prefix.Orders) > 0 && !slices.Contains(m.Prefix.Orders, want) {
+	if want := orderOf(m.Prefix.Policy); want != "" && len(m.Prefix.Orders) > 0 &&
+		!slices.Contains(m.Prefix.Orders, want) {
 		p.add("prefix", "policy %s puts the %s first, which orders do not have", m.Prefix.Policy, want)
 	}
 }
@@ -247,9 +250,9 @@ func orderOf(policy string) string {
 	return ""
 }
 
-// PrefixOf returns what prefix=auto means for a model, and the orders that it may choose. A model that lists no orders has
-// both, or with pointwise scoring the user first alone: there a model reads what it was trained on, one prompt per candidate,
-// and the other order was measurably worse. A policy that names an order has that one.
+// PrefixOf returns what prefix=auto means for a model, and the orders that it may choose. A model that lists no orders
+// has both, or with pointwise scoring the user first alone: there a model reads what it was trained on, one prompt per
+// candidate, and the other order was measurably worse. A policy that names an order has that one.
 func (c *Config) PrefixOf(m *Model) (policy string, orders []string) {
 	policy, orders = cmp.Or(m.Prefix.Policy, c.Schedule.Policy), m.Prefix.Orders
 	fixed := orderOf(policy)
@@ -344,7 +347,8 @@ func (c *Config) validateCluster(p *problems) {
 		return
 	}
 	for _, id := range []struct{ path, value string }{{"cluster.name", k.Name}, {"cluster.node", k.Node}} {
-		if strings.ContainsFunc(id.value, func(r rune) bool { return r > '~' || !strings.ContainsRune(idLetters, r) }) || len(id.value) > 63 {
+		if strings.ContainsFunc(id.value, func(r rune) bool { return r > '~' || !strings.ContainsRune(idLetters, r) }) ||
+			len(id.value) > 63 {
 			p.add(id.path, "%q: want at most 63 letters, digits, '.', '_' and '-'", id.value)
 		}
 	}
@@ -354,13 +358,15 @@ func (c *Config) validateCluster(p *problems) {
 	for _, a := range []struct{ path, addr string }{
 		{"cluster.listen", k.Listen}, {"cluster.advertise", k.Advertise}, {"cluster.api", k.API}, {"cluster.etcd", k.Etcd},
 	} {
-		if _, port, err := net.SplitHostPort(a.addr); a.addr != "" && (err != nil || port == "") || a.addr == "" && a.path == "cluster.listen" {
+		if _, port, err := net.SplitHostPort(a.addr); a.addr != "" && (err != nil || port == "") ||
+			a.addr == "" && a.path == "cluster.listen" {
 			p.add(a.path, "%q is not an address: write HOST:PORT, such as 127.0.0.1:7070", a.addr)
 		}
 	}
 	for _, a := range k.UserAddresses() {
 		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" || strings.ContainsAny(a, "@/") {
-			p.add("cluster.users", "%s: want redis://HOST:PORT,…; names and passwords are in users_username and users_password_env",
+			p.add("cluster.users", "%s: want redis://HOST:PORT,…; names and passwords are in users_username and "+
+				"users_password_env",
 				withoutPassword(k.Users))
 			break
 		}
@@ -388,7 +394,8 @@ func (c *Config) validateCluster(p *problems) {
 	case (t.Cert == "") != (t.Key == "") || (t.Cert == "") != (t.CA == ""):
 		p.add("cluster.tls", "give cert, key and ca")
 	case t.Cert == "" && !k.Insecure && !isLoopback(k.Listen):
-		p.add("cluster.tls", "is missing: other machines reach %s, and members would not know whom they talk to. Give cert, key and ca, "+
+		p.add("cluster.tls", "is missing: other machines reach %s, and members would not know whom they talk to. Give "+
+			"cert, key and ca, "+
 			"or set cluster.insecure in a closed network", k.Listen)
 	}
 }

@@ -143,7 +143,8 @@ func (t *Text) toNode() *yaml.Node {
 	for _, id := range t.Tokens {
 		list.Content = append(list.Content, scalar("!!int", strconv.Itoa(int(id))))
 	}
-	return &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{scalar("!!str", "tokens"), list}}
+	return &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle,
+		Content: []*yaml.Node{scalar("!!str", "tokens"), list}}
 }
 
 func (t *Token) fromNode(n *yaml.Node) error {

@@ -1,5 +1,5 @@
-// Package contain brings panics of helper goroutines back to the goroutine that waits for them. A panic ends the process
-// unless its own goroutine recovers it, and only the one that waits knows whose work failed.
+// Package contain brings panics of helper goroutines back to the goroutine that waits for them. A panic ends the
+// process unless its own goroutine recovers it, and only the one that waits knows whose work failed.
 package contain
 
 import (

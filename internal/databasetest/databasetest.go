@@ -27,16 +27,20 @@ const startWithin = 2 * time.Minute
 // MariaDB starts a server with an empty database shop.
 func MariaDB(t testing.TB) *Server {
 	t.Helper()
-	install, daemon, client := program(t, "mariadb-install-db"), program(t, "mariadbd", "/usr/sbin/mariadbd"), program(t, "mariadb")
+	install, daemon, client := program(t, "mariadb-install-db"), program(t, "mariadbd", "/usr/sbin/mariadbd"),
+		program(t, "mariadb")
 	h := newHome(t, "mysql", "nobody")
 	data, socket := filepath.Join(h.dir, "data"), filepath.Join(h.dir, "s")
 	h.run(t, install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db",
 		"--innodb-log-file-size=4M", "--innodb-buffer-pool-size=8M")
-	h.start(t, daemon, syscall.SIGTERM, "--no-defaults", "--datadir="+data, "--socket="+socket, "--pid-file="+filepath.Join(h.dir, "pid"),
-		"--skip-networking", "--innodb-log-file-size=4M", "--innodb-buffer-pool-size=8M", "--innodb-flush-log-at-trx-commit=0")
+	h.start(t, daemon, syscall.SIGTERM, "--no-defaults", "--datadir="+data, "--socket="+socket,
+		"--pid-file="+filepath.Join(h.dir, "pid"),
+		"--skip-networking", "--innodb-log-file-size=4M", "--innodb-buffer-pool-size=8M",
+		"--innodb-flush-log-at-trx-commit=0")
 	s := &Server{URL: "mysql://shop@/shop?socket=" + socket, Password: "corr3ct-h0rse"}
 	h.await(t, client, "--no-defaults", "--socket="+socket, "--user=root", "-e",
-		"CREATE DATABASE shop CHARACTER SET utf8mb4; CREATE USER shop@localhost IDENTIFIED BY '"+s.Password+"'; GRANT ALL ON shop.* TO shop@localhost")
+		"CREATE DATABASE shop CHARACTER SET utf8mb4; CREATE USER shop@localhost IDENTIFIED BY '"+s.Password+
+			"'; GRANT ALL ON shop.* TO shop@localhost")
 	return s
 }
 
@@ -60,9 +64,11 @@ func Postgres(t testing.TB) *Server {
 	if err := os.WriteFile(file, []byte(s.Password), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h.run(t, create, "-D", data, "-U", "shop", "-A", "scram-sha-256", "--pwfile="+file, "-E", "UTF8", "--locale=C", "--no-sync")
+	h.run(t, create, "-D", data, "-U", "shop", "-A", "scram-sha-256", "--pwfile="+file, "-E", "UTF8", "--locale=C",
+		"--no-sync")
 	// SIGINT ends a server without waiting for its clients.
-	h.start(t, serve, syscall.SIGINT, "-D", data, "-k", h.dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=8MB")
+	h.start(t, serve, syscall.SIGINT, "-D", data, "-k", h.dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c",
+		"shared_buffers=8MB")
 	h.env = append(os.Environ(), "PGPASSWORD="+s.Password)
 	h.await(t, client, "-h", h.dir, "-U", "shop", "shop")
 	return s

@@ -41,5 +41,6 @@ func Check(dir string) error {
 
 // Names returns patterns of the files and folders of a server in a data_dir.
 func Names() []string {
-	return []string{"catalog", "versions", "imports", "tables", "kv", "prototypes", "importance", "calibrations", "etcd", "batches", "catalog.loaded*", "deleted-users"}
+	return []string{"catalog", "versions", "imports", "tables", "kv", "prototypes", "importance", "calibrations", "etcd",
+		"batches", "catalog.loaded*", "deleted-users"}
 }

@@ -1,8 +1,9 @@
 // Package durable changes files and folders so that the changes survive a power cut.
 //
-// A file's contents are durable after a sync of the file. A name that was created, renamed or removed is durable after a
-// sync of its folder, and a new folder after a sync of its parent. WriteFile, Remove, RemoveAll and MkdirAll do all of
-// that before they return; File, Rename, Unlink and SyncDir are their parts, for callers that make several changes at once.
+// A file's contents are durable after a sync of the file. A name that was created, renamed or removed is durable after
+// a sync of its folder, and a new folder after a sync of its parent. WriteFile, Remove, RemoveAll and MkdirAll do all
+// of that before they return; File, Rename, Unlink and SyncDir are their parts, for callers that make several changes
+// at once.
 //
 // Tests replay power cuts: Watch hands every change below a folder to a Watcher, which may refuse it. Without watchers
 // a change costs one atomic load.

@@ -21,13 +21,15 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 			t.Fatalf("%v, %v", err, trouble.Failing())
 		}
 	}
-	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "level=ERROR") || !strings.Contains(s, `model=m error="no room"`) {
+	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "level=ERROR") ||
+		!strings.Contains(s, `model=m error="no room"`) {
 		t.Errorf("logged:\n%s", s)
 	}
 	for range 2 {
 		trouble.Note(nil)
 	}
-	if s := log.String(); strings.Count(s, "\n") != 2 || !strings.Contains(s, "errors_not_logged=999") || trouble.Failing() != nil {
+	if s := log.String(); strings.Count(s, "\n") != 2 || !strings.Contains(s, "errors_not_logged=999") ||
+		trouble.Failing() != nil {
 		t.Errorf("logged:\n%s", s)
 	}
 	if trouble.Note(full); strings.Count(log.String(), "level=ERROR") != 2 {

@@ -1,4 +1,5 @@
-// Command lines counts what a command links of this project: lines of Go that are no comments and not empty, without generated code.
+// Command lines counts what a command links of this project: lines of Go that are no comments and not empty, without
+// generated code.
 //
 //	go run ./internal/lines ./cmd/grebe          the sum
 //	go run ./internal/lines -each ./cmd/grebe    the sum and each package
@@ -38,7 +39,8 @@ type count struct {
 }
 
 func run(command string, each bool) error {
-	const format = `{{if .Module}}{{if .Module.Main}}{{.ImportPath}}{{range .GoFiles}}` + "\t" + `{{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
+	const format = `{{if .Module}}{{if .Module.Main}}{{.ImportPath}}{{range .GoFiles}}` + "\t" +
+		`{{$.Dir}}/{{.}}{{end}}{{end}}{{end}}`
 	list := exec.Command("go", "list", "-deps", "-f", format, command)
 	list.Stderr = os.Stderr
 	out, err := list.Output()

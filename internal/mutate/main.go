@@ -1,13 +1,13 @@
-// Mutate measures what tests notice. It changes one operator, constant, error check, lock or statement of a package at a
-// time, runs the package's tests, and prints the changes that no test notices.
+// Mutate measures what tests notice. It changes one operator, constant, error check, lock or statement of a package at
+// a time, runs the package's tests, and prints the changes that no test notices.
 //
 //	go run ./internal/mutate -n 40 ./catalog
 //	make mutate PKG=./catalog N=40 SEED=7
 //
-// Sources are never written: each mutant is an overlay of the go command. The sample depends on the seed and the sources
-// alone. A mutant is killed when a test fails or takes far longer than without it; one that does not compile is left
-// out and another is drawn. The quick tests run first and the slow ones only when those notice nothing; -with names
-// further packages whose tests run when the package's own notice nothing.
+// Sources are never written: each mutant is an overlay of the go command. The sample depends on the seed and the
+// sources alone. A mutant is killed when a test fails or takes far longer than without it; one that does not compile is
+// left out and another is drawn. The quick tests run first and the slow ones only when those notice nothing; -with
+// names further packages whose tests run when the package's own notice nothing.
 package main
 
 import (

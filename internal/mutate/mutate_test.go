@@ -95,7 +95,8 @@ func TestApply(t *testing.T) {
 func TestTry(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "go.mod", "module sample\n\ngo 1.26\n")
-	write(t, dir, "sample.go", "package sample\n\nfunc tested(a, b int) int { return a - b }\n\nfunc untested(a, b int) int { return a + b }\n")
+	write(t, dir, "sample.go", "package sample\n\nfunc tested(a, b int) int { return a - b }\n\nfunc untested(a, b int) "+
+		"int { return a + b }\n")
 	write(t, dir, "sample_test.go", `package sample
 
 import "testing"
@@ -212,7 +213,8 @@ func TestTryRefusesFailingTests(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "go.mod", "module sample\n\ngo 1.26\n")
 	write(t, dir, "sample.go", "package sample\n\nconst one = 1\n")
-	write(t, dir, "sample_test.go", "package sample\n\nimport \"testing\"\n\nfunc TestFails(t *testing.T) { t.Fatal(one) }\n")
+	write(t, dir, "sample_test.go", "package sample\n\nimport \"testing\"\n\nfunc TestFails(t *testing.T) { "+
+		"t.Fatal(one) }\n")
 	if _, err := try(context.Background(), options{pkg: ".", dir: dir, n: 1, seed: 1}, new(strings.Builder)); err == nil {
 		t.Error("no error")
 	}

@@ -85,7 +85,8 @@ func (f *finder) offset(p token.Pos) int { return f.files.Position(p).Offset }
 func (f *finder) text(n ast.Node) string { return string(f.src[f.offset(n.Pos()):f.offset(n.End())]) }
 
 func (f *finder) add(kind string, at ast.Node, what string, edits ...edit) {
-	f.out = append(f.out, &mutant{file: f.path, line: f.files.Position(at.Pos()).Line, kind: kind, what: short(what), edits: edits})
+	f.out = append(f.out, &mutant{file: f.path, line: f.files.Position(at.Pos()).Line, kind: kind, what: short(what),
+		edits: edits})
 }
 
 // short puts a change on one line of bounded length.

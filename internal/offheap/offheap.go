@@ -31,7 +31,8 @@ func Alloc(n int) (*Block, error) {
 	if n >= hugePage {
 		size += hugePage
 	}
-	m, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|noReserve)
+	m, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE|noReserve)
 	if err != nil {
 		return nil, fmt.Errorf("offheap: map %d bytes: %w", n, err)
 	}

@@ -104,8 +104,8 @@ func keys(t *testing.T, dir string) (int, error) {
 	return n, it.Close()
 }
 
-// A byte that is flipped anywhere in a log or a manifest, a file that is cut off or missing: Open refuses, says how to go on,
-// and leaves every file as it is. Without the ledger Pebble opens such databases with fewer keys, or none.
+// A byte that is flipped anywhere in a log or a manifest, a file that is cut off or missing: Open refuses, says how to
+// go on, and leaves every file as it is. Without the ledger Pebble opens such databases with fewer keys, or none.
 func TestOpenRefusesADamagedDatabase(t *testing.T) {
 	sound := closedDatabase(t)
 	damage := map[string]func(string) error{
@@ -176,8 +176,8 @@ func TestADamagedLedgerIsMadeAnew(t *testing.T) {
 	}
 }
 
-// The ledger never describes more than is on the disk: a database opens with all acknowledged keys after power cuts that lose what
-// was not synced, at every key.
+// The ledger never describes more than is on the disk: a database opens with all acknowledged keys after power cuts
+// that lose what was not synced, at every key.
 func TestALedgerOutlivesPowerCuts(t *testing.T) {
 	disk := vfs.NewCrashableMem()
 	db, err := open(disk)
@@ -215,7 +215,8 @@ func TestALedgerOutlivesPowerCuts(t *testing.T) {
 	}
 }
 
-// A block that is damaged while the database is open is an error of the reads that hit it, and counted. The process goes on.
+// A block that is damaged while the database is open is an error of the reads that hit it, and counted. The process
+// goes on.
 func TestADamagedBlockIsAnError(t *testing.T) {
 	dir := closedDatabase(t)
 	name := theFile(t, dir, "*.sst")
@@ -246,8 +247,8 @@ func TestADamagedBlockIsAnError(t *testing.T) {
 	}
 }
 
-// A manifest that cannot be written, as on a full disk, makes a database fail: it says so, and reads go on. Pebble alone ends the
-// process then.
+// A manifest that cannot be written, as on a full disk, makes a database fail: it says so, and reads go on. Pebble
+// alone ends the process then.
 func TestAManifestThatCannotBeWrittenIsNotFatal(t *testing.T) {
 	d := &disk{FS: vfs.NewMem()}
 	db, err := open(d)

@@ -6,8 +6,8 @@ import (
 )
 
 // Eraser returns a cleaner that removes files which a database no longer needs. Pebble would rather write the next log
-// over an old one, whose bytes would then stay. It does not when its cleaner wants files as they are, as the embedded one
-// does.
+// over an old one, whose bytes would then stay. It does not when its cleaner wants files as they are, as the embedded
+// one does.
 func Eraser() pebble.Cleaner { return eraserOf(pebble.ArchiveCleaner{}.Clean) }
 
 type eraser[FileType any] struct{ pebble.ArchiveCleaner }

@@ -31,9 +31,9 @@ type extent struct {
 // ledger records, apart from a database, how much of its logs and manifests is durable. Pebble takes the first damaged
 // record of these files for their end, so a flipped bit drops every write after it; the ledger is how that is noticed.
 //
-// A sync of such a file is recorded before Pebble hears of it, thus before a write is acknowledged. The record itself is
-// written in place and not synced, so a killed process loses none of it. A power cut may leave an older one, which still
-// describes a prefix of each file. It is synced when a file comes or goes: an entry never outlives its file.
+// A sync of such a file is recorded before Pebble hears of it, thus before a write is acknowledged. The record itself
+// is written in place and not synced, so a killed process loses none of it. A power cut may leave an older one, which
+// still describes a prefix of each file. It is synced when a file comes or goes: an entry never outlives its file.
 type ledger struct {
 	mu    sync.Mutex
 	file  vfs.File
@@ -112,7 +112,8 @@ func (l *ledger) decode(b []byte) error {
 	return nil
 }
 
-// readLedger returns a database's ledger, not open for writing; fs.ErrNotExist when there is none, errLedger when it is damaged.
+// readLedger returns a database's ledger, not open for writing; fs.ErrNotExist when there is none, errLedger when it is
+// damaged.
 func readLedger(dir string, disk vfs.FS) (*ledger, error) {
 	f, err := disk.Open(disk.PathJoin(dir, LedgerFile))
 	if err != nil {

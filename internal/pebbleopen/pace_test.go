@@ -9,7 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A database that is open when its disk becomes full tries to write its tables again, ever more seldom. When there is room it goes on at once as ever.
+// A database that is open when its disk becomes full tries to write its tables again, ever more seldom. When there is
+// room it goes on at once as ever.
 func TestTablesOnAFullDiskAreTriedSeldom(t *testing.T) {
 	d := &disk{FS: vfs.NewMem()}
 	db, err := open(d)

@@ -1,10 +1,12 @@
-// Package pebbleopen opens Pebble databases such that damage and failing disks are reported, never silent and never fatal.
+// Package pebbleopen opens Pebble databases such that damage and failing disks are reported, never silent and never
+// fatal.
 //
-//   - A ledger beside the database records how much of its logs and manifests is durable. Open compares the files with it
-//     before Pebble sees them: a lost marker, a flipped bit in a log or a missing file is a [DamageError], and changes nothing.
+//   - A ledger beside the database records how much of its logs and manifests is durable. Open compares the files with
+//     it before Pebble sees them: a lost marker, a flipped bit in a log or a missing file is a [DamageError], and
+//     changes nothing.
 //   - Damage that is found later, in a table's blocks, is counted and returned by the read that hit it.
-//   - Pebble writes the log's contents to a table before it opens. Where that fails, as on a full disk, Pebble tries again
-//     for ever: Open gives up. While the database is open such writes are slowed down.
+//   - Pebble writes the log's contents to a table before it opens. Where that fails, as on a full disk, Pebble tries
+//     again for ever: Open gives up. While the database is open such writes are slowed down.
 //   - An error that Pebble would end the process for makes the database fail instead: it takes no more writes.
 package pebbleopen
 
@@ -31,8 +33,8 @@ type DB struct {
 // Corruptions returns how many times damaged blocks were met since the database was opened.
 func (d *DB) Corruptions() int64 { return d.attempt.corruptions.Load() }
 
-// Failed returns why the database takes no more writes, nil while it does. Its owner MUST NOT write to it or close it then:
-// both might wait for ever. Reads go on to work.
+// Failed returns why the database takes no more writes, nil while it does. Its owner MUST NOT write to it or close it
+// then: both might wait for ever. Reads go on to work.
 func (d *DB) Failed() error {
 	if err := d.attempt.fatal.Load(); err != nil {
 		return *err
@@ -40,8 +42,8 @@ func (d *DB) Failed() error {
 	return nil
 }
 
-// Try calls write, which changes the database. Pebble panics when its log cannot be written or synced: that is an error, and
-// the database has failed from then on.
+// Try calls write, which changes the database. Pebble panics when its log cannot be written or synced: that is an
+// error, and the database has failed from then on.
 func (d *DB) Try(write func() error) (err error) {
 	if err := d.Failed(); err != nil {
 		return err
@@ -68,8 +70,8 @@ func (d *DB) Note() Note {
 // Close closes the database and its ledger.
 func (d *DB) Close() error { return errors.Join(d.DB.Close(), d.ledger.close()) }
 
-// Open is pebble.Open that returns a DamageError for damaged files, and the first error of a write that Pebble would repeat.
-// It takes the place of opt's listener. What Pebble had begun is then left as it is until the process ends: it
+// Open is pebble.Open that returns a DamageError for damaged files, and the first error of a write that Pebble would
+// repeat. It takes the place of opt's listener. What Pebble had begun is then left as it is until the process ends: it
 // does nothing any more, and keeps its files open and its folder locked. Nothing that was in the database is lost.
 func Open(dir string, opt *pebble.Options) (*DB, error) {
 	own := opt.Clone()
@@ -183,7 +185,8 @@ func (a *attempt) pace(failed bool) {
 
 const firstPause, mostPause = 10 * time.Millisecond, time.Second
 
-// paced is where a database is, which waits before a table is begun after some that could not be written. No lock of Pebble's is held then.
+// paced is where a database is, which waits before a table is begun after some that could not be written. No lock of
+// Pebble's is held then.
 type paced struct {
 	vfs.FS
 	a *attempt
@@ -206,7 +209,8 @@ func (a *attempt) flushes(err error) bool {
 	return a.flush != nil && a.flush.Error() == err.Error()
 }
 
-// fail ends the attempt. It does not return to who failed, unless the attempt is over: a goroutine of Pebble's that returned would try again.
+// fail ends the attempt. It does not return to who failed, unless the attempt is over: a goroutine of Pebble's that
+// returned would try again.
 func (a *attempt) fail(err error) {
 	a.mu.Lock()
 	if a.over {
@@ -242,9 +246,9 @@ type logger struct {
 	a *attempt
 }
 
-// Fatalf does not return. While the database is being opened it ends the attempt. A commit that fails panics in its caller.
-// Anything else fails in a goroutine of Pebble's own, where a panic would end the process: that goroutine ends alone, and
-// lets go of its locks.
+// Fatalf does not return. While the database is being opened it ends the attempt. A commit that fails panics in its
+// caller. Anything else fails in a goroutine of Pebble's own, where a panic would end the process: that goroutine ends
+// alone, and lets go of its locks.
 func (l logger) Fatalf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	l.a.fail(err)

@@ -66,8 +66,8 @@ func written(t *testing.T) *vfs.MemFS {
 	return fs
 }
 
-// A database on a disk that is full for its tables, or for the list of them, or for all, cannot be opened. That is an error, after which nothing is tried
-// any more, and it has all that it had once there is room.
+// A database on a disk that is full for its tables, or for the list of them, or for all, cannot be opened. That is an
+// error, after which nothing is tried any more, and it has all that it had once there is room.
 func TestOpenOnAFullDisk(t *testing.T) {
 	for _, full := range []string{".sst", "MANIFEST", "db"} {
 		fs := written(t)

@@ -23,8 +23,8 @@ type Loss struct {
 	Note     Note     // last one that was recorded before the damage
 }
 
-// Locked calls do with the lock of a database's folder, unless there is no such folder. Where another process has the lock it
-// returns taken.
+// Locked calls do with the lock of a database's folder, unless there is no such folder. Where another process has the
+// lock it returns taken.
 func Locked(dir string, taken error, do func(*pebble.Lock) error) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -40,8 +40,8 @@ func Locked(dir string, taken error, do func(*pebble.Lock) error) error {
 	return errors.Join(do(lock), lock.Close())
 }
 
-// Resume makes the folder of a database whose repair was cut off when the damaged one had been moved away, so that it can be
-// locked and repaired again.
+// Resume makes the folder of a database whose repair was cut off when the damaged one had been moved away, so that it
+// can be locked and repaired again.
 func Resume(dir string) error {
 	if _, err := os.Stat(dir + repairing); err != nil {
 		return nil
@@ -49,8 +49,8 @@ func Resume(dir string) error {
 	return os.MkdirAll(dir, 0o700)
 }
 
-// Examine reads a whole database and says what is wrong with it. It changes nothing. The caller holds the folder's lock, and
-// gives it in opt. A folder without a database is in order.
+// Examine reads a whole database and says what is wrong with it. It changes nothing. The caller holds the folder's
+// lock, and gives it in opt. A folder without a database is in order.
 func Examine(dir string, opt *pebble.Options) ([]string, error) {
 	r := repairer{dir: dir, opt: opt, disk: opt.FS}
 	if r.disk == nil {
@@ -68,8 +68,8 @@ func Read(dir string, opt *pebble.Options, visit func(key, value []byte)) error 
 	return r.readAll(nil, visit)
 }
 
-// Repair makes a database usable that Open or a read refuses as damaged. It returns nil when nothing is wrong. Where a small
-// file can be made anew it does that. Otherwise it copies all that can be read into a new database, and keeps the
+// Repair makes a database usable that Open or a read refuses as damaged. It returns nil when nothing is wrong. Where a
+// small file can be made anew it does that. Otherwise it copies all that can be read into a new database, and keeps the
 // damaged folder beside it. It may be cut off at any moment, and run again. The caller holds the folder's lock.
 func Repair(dir string, opt *pebble.Options) (*Loss, error) {
 	r := repairer{dir: dir, opt: opt, disk: opt.FS}
@@ -179,7 +179,8 @@ func (r *repairer) finish() (bool, error) {
 	if slices.ContainsFunc(names, func(n string) bool { return isLog(n) || isTable(n) || recorded(n) }) {
 		return false, r.disk.RemoveAll(r.dir + repairing) // it was cut off before
 	}
-	return true, errors.Join(r.disk.RemoveAll(r.dir), r.disk.Rename(r.dir+repairing, r.dir), syncDir(r.disk.PathDir(r.dir), r.disk))
+	return true, errors.Join(r.disk.RemoveAll(r.dir), r.disk.Rename(r.dir+repairing, r.dir),
+		syncDir(r.disk.PathDir(r.dir), r.disk))
 }
 
 // small makes files anew whose content is known: markers and options.
@@ -264,7 +265,8 @@ func (r *repairer) rebuild(loss *Loss) error {
 		}
 	}
 	parent := r.disk.PathDir(r.dir)
-	return errors.Join(r.disk.Rename(r.dir, loss.Kept), syncDir(parent, r.disk), r.disk.Rename(fresh, r.dir), syncDir(parent, r.disk))
+	return errors.Join(r.disk.Rename(r.dir, loss.Kept), syncDir(parent, r.disk), r.disk.Rename(fresh, r.dir),
+		syncDir(parent, r.disk))
 }
 
 func (r *repairer) copyTo(fresh, sorted string, loss *Loss) error {
@@ -289,9 +291,9 @@ func (r *repairer) copyTo(fresh, sorted string, loss *Loss) error {
 	return errors.Join(err, tmp.Close())
 }
 
-// liveTables returns the names of the tables that the manifest lists, nil where it cannot be read or is not as it was synced:
-// Pebble reads a manifest up to its first damaged record, and so might not know the newest tables. Others may be older
-// than what was deleted since.
+// liveTables returns the names of the tables that the manifest lists, nil where it cannot be read or is not as it was
+// synced: Pebble reads a manifest up to its first damaged record, and so might not know the newest tables. Others may
+// be older than what was deleted since.
 func (r *repairer) liveTables(loss *Loss) map[string]bool {
 	err := r.manifest()
 	var db *pebble.DB
@@ -299,7 +301,8 @@ func (r *repairer) liveTables(loss *Loss) map[string]bool {
 		db, err = r.reader(func(name string) bool { return isLog(name) || strings.HasPrefix(name, "OPTIONS-") }, true)
 	}
 	if err != nil {
-		loss.Problems = append(loss.Problems, "the list of tables cannot be read: entries that were deleted shortly before may be back")
+		loss.Problems = append(loss.Problems, "the list of tables cannot be read: entries that were deleted shortly before "+
+			"may be back")
 		return nil
 	}
 	defer db.Close()

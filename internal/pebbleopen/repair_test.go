@@ -38,8 +38,8 @@ func flipped(t *testing.T, name string, at int) {
 	}
 }
 
-// A repair keeps all that can be read, says what it could not, and a second one finds nothing to do. Keys with the damaged byte
-// are lost, those around it are not.
+// A repair keeps all that can be read, says what it could not, and a second one finds nothing to do. Keys with the
+// damaged byte are lost, those around it are not.
 func TestRepair(t *testing.T) {
 	sound := closedDatabase(t)
 	for _, c := range []struct {
@@ -52,9 +52,11 @@ func TestRepair(t *testing.T) {
 		{"lost format", func(dir string) { os.Remove(theFile(t, dir, "marker.format*")) }, [2]int{40, 40}, false},
 		{"lost manifest", func(dir string) { os.Remove(theFile(t, dir, "MANIFEST*")) }, [2]int{40, 40}, false},
 		{"lost log", func(dir string) { os.Remove(theFile(t, dir, "*.log")) }, [2]int{20, 20}, true},
-		{"lost table", func(dir string) { os.Remove(theFile(t, dir, "*.sst")) }, [2]int{20, 40}, true}, // an old log may have it
+		// an old log may have it
+		{"lost table", func(dir string) { os.Remove(theFile(t, dir, "*.sst")) }, [2]int{20, 40}, true},
 		{"options", func(dir string) {
-			os.WriteFile(theFile(t, dir, "OPTIONS*"), []byte("[Version]\n  pebble_version=0.1\n[Options]\n  comparer=other\n"), 0o600)
+			os.WriteFile(theFile(t, dir, "OPTIONS*"), []byte("[Version]\n  pebble_version=0.1\n[Options]\n  comparer=other\n"),
+				0o600)
 		}, [2]int{40, 40}, false},
 		{"header in the log", func(dir string) { flipped(t, theFile(t, dir, "*.log"), 6) }, [2]int{39, 39}, true},
 		{"key in the log", func(dir string) { flipped(t, theFile(t, dir, "*.log"), 400) }, [2]int{39, 39}, true},
@@ -185,7 +187,8 @@ func TestARebuiltDatabaseHasTheLastValues(t *testing.T) {
 	}
 }
 
-// Pebble reads a manifest up to its first damaged record. A repair does not take the tables that this one lists for all.
+// Pebble reads a manifest up to its first damaged record. A repair does not take the tables that this one lists for
+// all.
 func TestRepairOfTheEndOfAManifest(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "db")
 	opt := options()

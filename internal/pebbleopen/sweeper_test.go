@@ -22,7 +22,8 @@ import (
 // erasing opens a database that removes files which it no longer needs.
 func erasing(t *testing.T, d *durabletest.Disk) *DB {
 	t.Helper()
-	db, err := Open("db", &pebble.Options{FS: d.FS(), Logger: silent{}, FormatMajorVersion: pebble.FormatTableFormatV6, Cleaner: Eraser()})
+	db, err := Open("db", &pebble.Options{FS: d.FS(), Logger: silent{}, FormatMajorVersion: pebble.FormatTableFormatV6,
+		Cleaner: Eraser()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestSweepIsTriedAgain(t *testing.T) {
 		return sweep(ctx, keys, all)
 	}
 	s.Run()
-	if err := errors.Join(db.Set([]byte("key"), []byte(secret), pebble.Sync), db.Delete([]byte("key"), pebble.Sync)); err != nil {
+	if err := errors.Join(db.Set([]byte("key"), []byte(secret), pebble.Sync),
+		db.Delete([]byte("key"), pebble.Sync)); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(d.Contents()), secret) {
@@ -157,7 +159,8 @@ func TestSweepOfALogThatCannotBeSynced(t *testing.T) {
 	s := db.NewSweeper(Sweeping{Delay: time.Millisecond, From: []byte("a"), To: []byte("z"),
 		Done: func() error { return nil }, Failed: func(err error) { failed <- err }})
 	s.Run()
-	if err := errors.Join(db.Set([]byte("key"), []byte("value"), pebble.Sync), db.Delete([]byte("key"), pebble.Sync)); err != nil {
+	if err := errors.Join(db.Set([]byte("key"), []byte("value"), pebble.Sync),
+		db.Delete([]byte("key"), pebble.Sync)); err != nil {
 		t.Fatal(err)
 	}
 	failing.Store(true)

@@ -82,7 +82,8 @@ func verify(dir string, disk vfs.FS) (l *ledger, renewed string, err error) {
 	}
 	if _, known := l.files[manifest]; manifest != "" && !known && renewed == "" {
 		// A manifest is recorded before it becomes the current one.
-		l, renewed = &ledger{files: map[string]extent{}, note: l.note}, "another program, or an older one, has written to the database"
+		l, renewed = &ledger{files: map[string]extent{}, note: l.note},
+			"another program, or an older one, has written to the database"
 	}
 	problems, err := l.compare(dir, disk, names, manifest)
 	if err != nil {

@@ -32,7 +32,8 @@ func Sentences(page string) []Sentence {
 	flush := func() {
 		text := strings.Join(paragraph, " ")
 		paragraph = nil
-		text = web.ReplaceAllString(link.ReplaceAllString(image.ReplaceAllString(code.ReplaceAllString(text, "code"), ""), "$1"), "address")
+		text = web.ReplaceAllString(link.ReplaceAllString(image.ReplaceAllString(code.ReplaceAllString(text, "code"), ""),
+			"$1"), "address")
 		for _, s := range split(text) {
 			n := 0
 			for _, w := range strings.Fields(s) {

@@ -1,5 +1,5 @@
-// Package readfile reads small files that others gave us. A path may name a device, a pipe or a file that grows: none of
-// them costs more memory than the caller allows, and none blocks.
+// Package readfile reads small files that others gave us. A path may name a device, a pipe or a file that grows: none
+// of them costs more memory than the caller allows, and none blocks.
 package readfile
 
 import (

@@ -6,9 +6,9 @@
 //	kv0 . pins k4- k9+
 //	kv0 . lower k9
 //
-// A room writes while it holds the lock that guards what it decides on. So the lines of one room are in the order in which
-// things happened to it. Keys are digests; a log names them k0, k1, … and says the first eight bytes of each once.
-// It has no texts and no ids of users or items.
+// A room writes while it holds the lock that guards what it decides on. So the lines of one room are in the order in
+// which things happened to it. Keys are digests; a log names them k0, k1, … and says the first eight bytes of each
+// once. It has no texts and no ids of users or items.
 //
 // A nil *Room records nothing. Who builds arguments that cost something asks On first.
 package record

@@ -59,7 +59,8 @@ func TestRoundTrip(t *testing.T) {
 	if len(keys) != 2 || keys[0] != one || keys[1] == one || lines[1].Room != "kv1" || !lines[1].Did {
 		t.Errorf("keys are %v in %v", keys, lines[1])
 	}
-	if i, f, e, s := v.Ints(), v.Floats(), v.Floats(), v.Texts(); !slices.Equal(i, []int64{1, -2}) || !slices.Equal(f, []float64{.5}) || len(e) > 0 ||
+	if i, f, e, s := v.Ints(), v.Floats(), v.Floats(), v.Texts(); !slices.Equal(i, []int64{1, -2}) ||
+		!slices.Equal(f, []float64{.5}) || len(e) > 0 ||
 		!slices.Equal(s, []string{"disk", "host"}) || v.Err() != nil {
 		t.Errorf("lists are %v, %v, %v, %v: %v", i, f, e, s, v.Err())
 	}

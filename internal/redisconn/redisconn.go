@@ -1,5 +1,6 @@
-// Package redisconn keeps a connection to Redis or Valkey, one server or a cluster. It connects on the first use, and again after an
-// outage. After a failure the server is not asked for a moment, so that an outage costs requests no deadline each.
+// Package redisconn keeps a connection to Redis or Valkey, one server or a cluster. It connects on the first use, and
+// again after an outage. After a failure the server is not asked for a moment, so that an outage costs requests no
+// deadline each.
 package redisconn
 
 import (
@@ -46,7 +47,8 @@ type Conn struct {
 const (
 	// mostAsking bounds questions under way, with those that nobody waits for any more.
 	mostAsking = 256
-	// lateness is how long after its deadline an answer may still come: then a cluster says what it has from the nodes that answer.
+	// lateness is how long after its deadline an answer may still come: then a cluster says what it has from the nodes
+	// that answer.
 	lateness = 5 * time.Millisecond
 )
 
@@ -67,7 +69,8 @@ func (c *Conn) Pause() time.Duration { return c.cfg.Pause }
 // Dial returns how long making a connection may take.
 func (c *Conn) Dial() time.Duration { return c.cfg.Dial }
 
-// Renew calls change while no attempt to connect runs. If it returns true, the client that there is goes, and the next one has other options.
+// Renew calls change while no attempt to connect runs. If it returns true, the client that there is goes, and the next
+// one has other options.
 func (c *Conn) Renew(change func() bool) {
 	c.mu.Lock()
 	for c.connecting != nil {
@@ -185,13 +188,14 @@ func newClient(option rueidis.ClientOption) (client rueidis.Client, err error) {
 // fail begins a pause. The caller holds mu.
 func (c *Conn) fail(err error) { c.failed, c.until, c.broken = err, time.Now().Add(c.cfg.Pause), true }
 
-// Check looks at an operation's error: one that Redis answered is passed on, any other begins a pause, except that the caller gave up.
+// Check looks at an operation's error: one that Redis answered is passed on, any other begins a pause, except that the
+// caller gave up.
 func (c *Conn) Check(ctx context.Context, what string, err error) error {
 	return c.check(ctx, what, err, c.fail)
 }
 
-// CheckAlone is Check for an operation that says nothing of others, such as one with a short deadline or on one node of a cluster: no
-// pause begins. Failing asks the server.
+// CheckAlone is Check for an operation that says nothing of others, such as one with a short deadline or on one node of
+// a cluster: no pause begins. Failing asks the server.
 func (c *Conn) CheckAlone(ctx context.Context, what string, err error) error {
 	return c.check(ctx, what, err, func(err error) { c.failed, c.broken = err, true })
 }
@@ -212,8 +216,9 @@ func (c *Conn) check(ctx context.Context, what string, err error, fail func(erro
 	return fmt.Errorf("%s in Redis: %w", what, err)
 }
 
-// Ask calls read in a goroutine and returns when it is done or, soon, when ctx is: the client may wait for a connection that another
-// call is making, whatever ctx says. What read returns after that nobody sees, so it MUST NOT write to the caller's memory.
+// Ask calls read in a goroutine and returns when it is done or, soon, when ctx is: the client may wait for a connection
+// that another call is making, whatever ctx says. What read returns after that nobody sees, so it MUST NOT write to the
+// caller's memory.
 func (c *Conn) Ask(ctx context.Context, read func() []rueidis.RedisResult) ([]rueidis.RedisResult, error) {
 	select {
 	case <-ctx.Done():

@@ -23,7 +23,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the scenarios in testdata print as what they should print")
 
-// Files runs each scenario that a pattern names in a subtest. Each begins with a new S, on which run carries out its commands.
+// Files runs each scenario that a pattern names in a subtest. Each begins with a new S, on which run carries out its
+// commands.
 func Files[S any](t *testing.T, pattern string, run func(*S, *Command, *strings.Builder)) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

@@ -7,8 +7,8 @@ package tick
 
 import "time"
 
-// Wait returns the time until the next multiple of a period, which is at most the period and never 0. Clocks that do not
-// agree, or that are set, change when work is done, and not how often.
+// Wait returns the time until the next multiple of a period, which is at most the period and never 0. Clocks that do
+// not agree, or that are set, change when work is done, and not how often.
 func Wait(every time.Duration) time.Duration { return wait(time.Now(), every) }
 
 func wait(now time.Time, every time.Duration) time.Duration {

@@ -66,7 +66,8 @@ func (d *decoder) input() *grebev1.Input {
 }
 
 // DecodeRerank reads a request of /v1/rerank, as Jina and Cohere take it: documents are texts or
-// objects with a text. Texts reports whether it came in TEI's shape (texts, return_text), which has an answer of its own.
+// objects with a text. Texts reports whether it came in TEI's shape (texts, return_text), which has an answer of its
+// own.
 func DecodeRerank(in []byte) (m *grebev1.RerankRequest, texts bool, err error) {
 	m = &grebev1.RerankRequest{}
 	err = decode(in, true, func(d *decoder) {

@@ -48,8 +48,8 @@ type Choice struct {
 	Score float64
 }
 
-// DecodeCompletion reads a request of /v1/completions. Fields that would change the answer and that the server does not have
-// are errors, unless they have the value that changes nothing.
+// DecodeCompletion reads a request of /v1/completions. Fields that would change the answer and that the server does not
+// have are errors, unless they have the value that changes nothing.
 func DecodeCompletion(in []byte) (*Completion, error) {
 	m := &Completion{}
 	err := decode(in, true, func(d *decoder) {

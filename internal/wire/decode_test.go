@@ -29,7 +29,8 @@ func TestDecodeRank(t *testing.T) {
 		Model: "demo",
 		User: &grebev1.User{
 			Id: "ué😀\n", History: []string{"i1", "i2"}, Text: proto.String(`a "b" \ /`), Tokens: []int32{1, 2147483647},
-			Events: []*grebev1.Event{{Item: "i1", Time: 1700000000, Action: -3, Features: map[string]float64{"x": -1.5e-3, "y": 0}}},
+			Events: []*grebev1.Event{{Item: "i1", Time: 1700000000, Action: -3,
+				Features: map[string]float64{"x": -1.5e-3, "y": 0}}},
 		},
 		Candidates: []*grebev1.Item{{Id: "i17"}, {Text: proto.String("é")}, {
 			Identifier: proto.Int32(0), Codes: []int32{3, 17, 9},
@@ -138,10 +139,15 @@ func TestDecodeLenient(t *testing.T) {
 	if !proto.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got, _, err := DecodeScore([]byte(`{"items":"one"}`)); err != nil || len(got.Items) != 1 || got.Items[0].GetText() != "one" {
+	if got, _, err := DecodeScore([]byte(`{"items":"one"}`)); err != nil || len(got.Items) != 1 ||
+		got.Items[0].GetText() != "one" {
 		t.Errorf("one text as items: %v, %v", got, err)
 	}
-	r, _, err := DecodeRerank([]byte(`{"query":{"text":"q","x":1},"documents":["a",{"id":3,"text":"b"}],"top_n":2,"return_documents":false,"max_chunks":9}`))
+	r, _,
+		err :=
+		DecodeRerank(
+			[]byte(
+				`{"query":{"text":"q","x":1},"documents":["a",{"id":3,"text":"b"}],"top_n":2,"return_documents":false,"max_chunks":9}`))
 	wantR := &grebev1.RerankRequest{Query: "q", Documents: []string{"a", "b"}, TopN: 2, ReturnDocuments: proto.Bool(false)}
 	if err != nil || !proto.Equal(r, wantR) {
 		t.Errorf("got %v, %v; want %v", r, err, wantR)
@@ -161,7 +167,8 @@ func TestDecodeLenient(t *testing.T) {
 			t.Errorf("%.60s: error %v, want one of field %q", in, err, field)
 		}
 	}
-	for _, in := range []string{`{"query":5}`, `{"query":{}}`, `{"items":[{}]}`, `{"items":5}`, `{"label_token_ids":[-1]}`, `{"apply_softmax":"yes"}`, `[]`} {
+	for _, in := range []string{`{"query":5}`, `{"query":{}}`, `{"items":[{}]}`, `{"items":5}`, `{"label_token_ids":[-1]}`,
+		`{"apply_softmax":"yes"}`, `[]`} {
 		if _, _, err := DecodeScore([]byte(in)); err == nil {
 			t.Errorf("%s: accepted", in)
 		}
@@ -294,8 +301,12 @@ func FuzzDecodeRank(f *testing.F) {
 
 // FuzzDecodeLine reads lines of NDJSON: what is accepted is JSON, and reads back as it is written.
 func FuzzDecodeLine(f *testing.F) {
-	f.Add([]byte(`{"id": "i1", "text": "a", "tokens": [1, 2], "identifier": 731, "codes": [3, 17, 9], "attributes": {"category": ["toys"]}}`))
-	f.Add([]byte(`{"id": "u1", "history": ["i1"], "events": [{"item": "i1", "time": 1700000000, "action": 3, "features": {"x": 0.5}}]}`))
+	f.Add(
+		[]byte(
+			`{"id": "i1", "text": "a", "tokens": [1, 2], "identifier": 731, "codes": [3, 17, 9], "attributes": {"category": ["toys"]}}`))
+	f.Add(
+		[]byte(
+			`{"id": "u1", "history": ["i1"], "events": [{"item": "i1", "time": 1700000000, "action": 3, "features": {"x": 0.5}}]}`))
 	f.Add([]byte(`{"delete": "i1"}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if it, _, err := DecodeItemLine(in); err == nil && it != nil {
@@ -320,7 +331,8 @@ func FuzzDecodeLine(f *testing.F) {
 // TestDecodeRankRandom mutates a request many times; FuzzDecodeRank does the same for longer.
 func TestDecodeRankRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	pieces := []string{`"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `1`, `-`, `.5`, `e9`, `\u00e9`, `\ud83d`, "\xff", "é", ` `, `"id"`, `"tokens":[1]`}
+	pieces := []string{`"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `1`, `-`, `.5`, `e9`, `\u00e9`, `\ud83d`, "\xff",
+		"é", ` `, `"id"`, `"tokens":[1]`}
 	accepted := 0
 	for range 5000 {
 		in := []byte(fullRank)
@@ -365,15 +377,18 @@ func TestEncode(t *testing.T) {
 			map[string]any{"index": 0., "id": "", "score": 1e-300, "logit": -1e30},
 		},
 		"usage": map[string]any{
-			"prompt_tokens": 5., "cached_tokens": 0., "computed_tokens": 0., "user_tokens": 0., "item_tokens": 0., "instruction_tokens": 0.,
-			"by_source": map[string]any{"device": 0., "host": 0., "disk": 0., "peer": 0., "prototype": 0., "recomputed": 0.},
+			"prompt_tokens": 5., "cached_tokens": 0., "computed_tokens": 0., "user_tokens": 0., "item_tokens": 0.,
+			"instruction_tokens": 0.,
+			"by_source": map[string]any{"device": 0., "host": 0., "disk": 0., "peer": 0., "prototype": 0.,
+				"recomputed": 0.},
 		},
 		"timing_ms": map[string]any{"queue": 0.8, "fetch": 0., "compute": 0., "total": 12.6},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
-	if got := string(EncodeError("not_found", `no "x"`, "")); got != `{"error":{"code":"not_found","message":"no \"x\""}}`+"\n" {
+	if got := string(EncodeError("not_found", `no "x"`, "")); got != `{"error":{"code":"not_found","message":"no \"x\""}}`+
+		"\n" {
 		t.Errorf("error body %s", got)
 	}
 }

@@ -222,7 +222,10 @@ func (w *writer) compatibleUsage(u *grebev1.CompatibleUsage) {
 		w.int("completion_tokens", int64(u.GetCompletionTokens()))
 		w.int("total_tokens", int64(u.GetTotalTokens()))
 		w.int("cached_tokens", int64(u.GetCachedTokens()))
-		w.object("prompt_tokens_details", func() { w.int("cached_tokens", int64(u.GetPromptTokensDetails().GetCachedTokens())) })
+		w.object("prompt_tokens_details", func() {
+			w.int(
+				"cached_tokens", int64(u.GetPromptTokensDetails().GetCachedTokens()))
+		})
 	})
 }
 

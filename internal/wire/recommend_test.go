@@ -22,12 +22,14 @@ const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":12
 func TestDecodeRecommend(t *testing.T) {
 	got, err := DecodeRecommend([]byte(fullRecommend))
 	want := &grebev1.RecommendRequest{
-		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"}, ExcludeSeen: true,
+		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"},
+		ExcludeSeen: true,
 		Filter: map[string]*grebev1.Condition{"category": {Values: []string{"toys", "games"}}, "": {},
 			"price": {Gte: "10", Lt: "5e1", Not: []string{"12"}}, "made": {Gt: "2026-01-31", Lte: "2027-01-01T00:00:00Z"}},
-		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)), Fallback: "popular",
-		Rank:  &grebev1.RankFound{Model: "r", Candidates: 50, Prefix: "auto"},
-		Boost: map[string]*grebev1.Boosts{"category": {Values: map[string]float64{"toys": 0.5, "games": -1}}},
+		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)),
+		Fallback: "popular",
+		Rank:     &grebev1.RankFound{Model: "r", Candidates: 50, Prefix: "auto"},
+		Boost:    map[string]*grebev1.Boosts{"category": {Values: map[string]float64{"toys": 0.5, "games": -1}}},
 	}
 	if err != nil || !proto.Equal(got, want) {
 		t.Errorf("got  %v, %v\nwant %v", got, err, want)
@@ -154,9 +156,11 @@ func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
 	if err := json.Unmarshal(in, &std); err != nil {
 		t.Fatalf("accepted %q, which encoding/json refuses: %v", in, err)
 	}
-	own := stdRecommend{Model: m.Model, N: m.N, BeamWidth: m.BeamWidth, TopK: m.TopK, Exclude: m.Exclude, ExcludeSeen: m.ExcludeSeen,
-		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed, Fallback: m.Fallback,
-		Whole: m.WholePrompt, One: m.OnePerPath}
+	own := stdRecommend{Model: m.Model, N: m.N, BeamWidth: m.BeamWidth, TopK: m.TopK, Exclude: m.Exclude,
+		ExcludeSeen: m.ExcludeSeen,
+		DeadlineMs:  m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed,
+		Fallback: m.Fallback,
+		Whole:    m.WholePrompt, One: m.OnePerPath}
 	if k := m.Rank; k != nil {
 		own.Rank = &stdRankFound{k.Model, k.Candidates, k.Prefix}
 	}
@@ -212,14 +216,16 @@ func TestEncodeRecommend(t *testing.T) {
 		Usage:    &grebev1.Usage{PromptTokens: 3, BeamTokens: 4},
 		TimingMs: &grebev1.Timing{Total: 1.5},
 	}))
-	want := `{"model":"m","request_id":"r","node":"n0","results":[{"id":"i9","codes":[12,203,7],"score":-3.18}],"short":true,` +
-		`"catalog_version":"7","usage":{"prompt_tokens":3,"cached_tokens":0,"computed_tokens":0,"user_tokens":0,"item_tokens":0,` +
-		`"instruction_tokens":0,"by_source":{"device":0,"host":0,"disk":0,"peer":0,"prototype":0,"recomputed":0},"beam_tokens":4},` +
-		`"timing_ms":{"queue":0,"fetch":0,"compute":0,"total":1.5}}` + "\n"
+	want :=
+		`{"model":"m","request_id":"r","node":"n0","results":[{"id":"i9","codes":[12,203,7],"score":-3.18}],"short":true,` +
+			`"catalog_version":"7","usage":{"prompt_tokens":3,"cached_tokens":0,"computed_tokens":0,"user_tokens":0,"item_tokens":0,` +
+			`"instruction_tokens":0,"by_source":{"device":0,"host":0,"disk":0,"peer":0,"prototype":0,"recomputed":0},"beam_tokens":4},` +
+			`"timing_ms":{"queue":0,"fetch":0,"compute":0,"total":1.5}}` + "\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if empty := string(EncodeRecommend(&grebev1.RecommendResponse{})); !strings.Contains(empty, `"results":[],"short":false`) {
+	if empty := string(EncodeRecommend(&grebev1.RecommendResponse{})); !strings.Contains(empty,
+		`"results":[],"short":false`) {
 		t.Errorf("no results: %s", empty)
 	}
 }

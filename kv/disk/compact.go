@@ -55,9 +55,9 @@ func (c *copied) place() extent {
 }
 
 // compact copies the records of a segment to the active segment, and to new ones when that is full. It drops the old
-// segment when the copies are durable. Readers of the old segment are not disturbed. A record that cannot be read or has
-// no room counts as evicted. If the copies cannot be written or made durable, all records stay where they are, and compact
-// returns an error. The caller holds w.
+// segment when the copies are durable. Readers of the old segment are not disturbed. A record that cannot be read or
+// has no room counts as evicted. If the copies cannot be written or made durable, all records stay where they are, and
+// compact returns an error. The caller holds w.
 func (s *Store) compact(seg *segment) error {
 	if seg == s.active {
 		s.active = nil
@@ -115,8 +115,8 @@ func (s *Store) syncCopies(list []copied) error {
 	return nil
 }
 
-// copyRecord copies one record to the active segment. In the result, to is nil if the index no longer has the record, or if
-// there is no room.
+// copyRecord copies one record to the active segment. In the result, to is nil if the index no longer has the record,
+// or if there is no room.
 func (s *Store) copyRecord(from *segment, h header) (c copied, err error) {
 	if s.owner(from, &h) == 0 {
 		return c, nil

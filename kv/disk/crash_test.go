@@ -179,7 +179,8 @@ func TestPowerCut(t *testing.T) {
 				if ok && deleted[k] {
 					t.Fatalf("seed %d: deleted record %d came back", seed, k)
 				}
-				if ok && (!bytes.Equal(meta, pattern(keyOf(k), 'm', 0, 50)) || !bytes.Equal(payload, pattern(keyOf(k), 'p', 0, k*3000))) {
+				if ok && (!bytes.Equal(meta, pattern(keyOf(k), 'm', 0, 50)) ||
+					!bytes.Equal(payload, pattern(keyOf(k), 'p', 0, k*3000))) {
 					t.Fatalf("seed %d: record %d is wrong", seed, k)
 				}
 				if !ok && synced[k] && !evicted && s.Stats().Evictions == 0 {
@@ -306,7 +307,8 @@ func TestKilledBetweenSystemCalls(t *testing.T) {
 		books(t, s)
 		for k := range 15 {
 			meta, payload, ok := fetch(t, s, keyOf(k))
-			if ok && (!bytes.Equal(meta, pattern(keyOf(k), 'm', 0, 50)) || !bytes.Equal(payload, pattern(keyOf(k), 'p', 0, k*9000))) {
+			if ok && (!bytes.Equal(meta, pattern(keyOf(k), 'm', 0, 50)) ||
+				!bytes.Equal(payload, pattern(keyOf(k), 'p', 0, k*9000))) {
 				t.Fatalf("seed %d: record %d is wrong", seed, k)
 			}
 			if ok && deleted[k] || !ok && has[k] && !evicted {

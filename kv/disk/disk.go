@@ -121,9 +121,9 @@ type Store struct {
 	dropped   []plan.Key            // keys to report
 }
 
-// OnDrop has f called with the keys of records that were evicted, found damaged, deleted, or lost in a compaction. A key
-// may have a new record when f is called, so f has to ask Has. f is called without Store.mu held. OnDrop MUST be called
-// before the store is used concurrently.
+// OnDrop has f called with the keys of records that were evicted, found damaged, deleted, or lost in a compaction. A
+// key may have a new record when f is called, so f has to ask Has. f is called without Store.mu held. OnDrop MUST be
+// called before the store is used concurrently.
 func (s *Store) OnDrop(f func(keys []plan.Key)) { s.report = f }
 
 // reportDrops reports the dropped keys. The caller does not hold mu.
@@ -201,8 +201,8 @@ func (s *Store) sync() error {
 	})
 }
 
-// despiteFailedSyncs first rewrites the segments whose sync failed in an earlier call. Then it calls f. If f fails, and the
-// segments whose sync failed can be rewritten, it calls f once more. The caller holds w.
+// despiteFailedSyncs first rewrites the segments whose sync failed in an earlier call. Then it calls f. If f fails, and
+// the segments whose sync failed can be rewritten, it calls f once more. The caller holds w.
 func (s *Store) despiteFailedSyncs(f func() error) error {
 	if err := s.rewriteFailed(); err != nil {
 		return err
@@ -218,8 +218,8 @@ func (s *Store) despiteFailedSyncs(f func() error) error {
 var errFailedBefore = errors.New("a process before could not sync it")
 
 // syncSegment makes a segment durable. After a failed sync the system marks the pages as clean, and a later sync would
-// succeed without writing them. So the segment gets no more records, and its records are copied to another one. The caller
-// holds w.
+// succeed without writing them. So the segment gets no more records, and its records are copied to another one. The
+// caller holds w.
 func (s *Store) syncSegment(seg *segment) error {
 	if seg.failed != nil {
 		return fmt.Errorf("disk: segment %d is to be rewritten since a sync failed: %w", seg.id, seg.failed)

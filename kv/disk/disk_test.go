@@ -136,7 +136,8 @@ func TestPutGetReopen(t *testing.T) {
 		t.Helper()
 		for i, n := range sizes {
 			meta, payload, ok := fetch(t, s, keyOf(i))
-			if !ok || !bytes.Equal(meta, pattern(keyOf(i), 'm', 0, i*100)) || !bytes.Equal(payload, pattern(keyOf(i), 'p', 0, n)) {
+			if !ok || !bytes.Equal(meta, pattern(keyOf(i), 'm', 0, i*100)) ||
+				!bytes.Equal(payload, pattern(keyOf(i), 'p', 0, n)) {
 				t.Fatalf("record %d of %d bytes: found %v, or wrong", i, n, ok)
 			}
 			if size, ok := s.Has(keyOf(i)); !ok || size != int64(n) {
@@ -422,7 +423,8 @@ func TestPlaceErrorIsReturned(t *testing.T) {
 	if _, ok, err := s.Get(keyOf(1), func([]byte, int64) ([][]byte, error) { return nil, no }); ok || !errors.Is(err, no) {
 		t.Fatalf("place's error: %v %v", ok, err)
 	}
-	if _, ok, err := s.Get(keyOf(1), func([]byte, int64) ([][]byte, error) { return [][]byte{{0}}, nil }); ok || err == nil {
+	if _, ok, err := s.Get(keyOf(1), func([]byte, int64) ([][]byte, error) { return [][]byte{{0}}, nil }); ok ||
+		err == nil {
 		t.Fatal("too small a place was taken")
 	}
 	if _, _, ok := fetch(t, s, keyOf(1)); !ok {

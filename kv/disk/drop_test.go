@@ -17,7 +17,8 @@ func TestDropForgetsWithoutIO(t *testing.T) {
 	s.Drop(keyOf(0), keyOf(2), keyOf(99))
 	s.w.Unlock()
 	after := s.Stats()
-	if after.Entries != 2 || after.LiveBytes >= before.LiveBytes || after.DiskBytes != before.DiskBytes || after.Evictions != 0 {
+	if after.Entries != 2 || after.LiveBytes >= before.LiveBytes || after.DiskBytes != before.DiskBytes ||
+		after.Evictions != 0 {
 		t.Errorf("after the drop: %+v, before %+v", after, before)
 	}
 	for i := range 4 {
@@ -32,7 +33,8 @@ func TestDropForgetsWithoutIO(t *testing.T) {
 		searchFiles(t, dir, pattern(keyOf(i), 'p', 0, 200_000)[:48], "a dropped record")
 	}
 	if now := s.Stats(); s.punch && now.DiskBytes >= before.DiskBytes {
-		t.Errorf("%d bytes on disk after the next write, %d before two of four records were dropped", now.DiskBytes, before.DiskBytes)
+		t.Errorf("%d bytes on disk after the next write, %d before two of four records were dropped", now.DiskBytes,
+			before.DiskBytes)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,9 @@ func TestFormat(t *testing.T) {
 	for i := range 32 {
 		h.key[i], h.version[i] = byte(i+1), byte(0xff-i)
 	}
-	want := []byte("GKVR\x01\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\x00\x30\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00")
+	want :=
+		[]byte(
+			"GKVR\x01\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\x00\x30\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00")
 	want = append(append(want, h.key[:]...), h.version[:]...)
 	want = append(want, "\x04\x03\x02\x01\x00\x00\x00\x00\x06\x05\x00\x00\x0d\x0c\x0b\x0a\x02\x00\x00\x01"...)
 	want = append(want, make([]byte, 8)...)
@@ -36,7 +38,8 @@ func TestFormat(t *testing.T) {
 	}
 	for _, c := range []struct{ meta, payload, at, size int64 }{
 		{0, 0, 128, 4096}, {1, 1, 192, 4096}, {0, 4096 - 128, 128, 4096}, {0, 4096 - 127, 128, 8192},
-		{10, 65535, 192, 17 * 4096}, {10, 65536, 4096, 17 * 4096}, {4096 - 128, 65536, 4096, 17 * 4096}, {4096 - 127, 65536, 8192, 18 * 4096},
+		{10, 65535, 192, 17 * 4096}, {10, 65536, 4096, 17 * 4096}, {4096 - 128, 65536, 4096, 17 * 4096},
+		{4096 - 127, 65536, 8192, 18 * 4096},
 	} {
 		if at, size := payloadAt(int(c.meta), c.payload), recordSize(int(c.meta), c.payload); at != c.at || size != c.size {
 			t.Errorf("meta %d, payload %d: at %d of %d, want at %d of %d", c.meta, c.payload, at, size, c.at, c.size)

@@ -6,7 +6,8 @@ import (
 	"grebe/plan"
 )
 
-// FuzzOpen opens a folder whose segment holds any bytes: nothing panics, what is found can be read, the books are right, and the store can be written.
+// FuzzOpen opens a folder whose segment holds any bytes: nothing panics, what is found can be read, the books are
+// right, and the store can be written.
 func FuzzOpen(f *testing.F) {
 	d, _ := small(&testing.T{}, true)
 	var whole []byte

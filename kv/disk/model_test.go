@@ -100,7 +100,8 @@ func runModel(t *testing.T, rt *rapid.T, d *memFolder) {
 				return
 			}
 			m.use(&m.used, k)
-			if !bytes.Equal(meta, pattern(keyOf(k), 'm', g, m.size[k]%777)) || !bytes.Equal(payload, pattern(keyOf(k), 'p', g, m.size[k])) {
+			if !bytes.Equal(meta, pattern(keyOf(k), 'm', g, m.size[k]%777)) ||
+				!bytes.Equal(payload, pattern(keyOf(k), 'p', g, m.size[k])) {
 				rt.Fatalf("key %d: wrong bytes", k)
 			}
 		},

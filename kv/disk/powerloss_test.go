@@ -33,7 +33,8 @@ type survivor struct {
 
 func newSurvivor(t *testing.T, seed uint64, fails, holes bool) *survivor {
 	v := &survivor{
-		t: t, r: rand.New(rand.NewPCG(seed, 21)), d: newMemFolder(t, holes), opt: Options{Budget: 4 * mib, Segment: 128 << 10},
+		t: t, r: rand.New(rand.NewPCG(seed, 21)), d: newMemFolder(t, holes),
+		opt:  Options{Budget: 4 * mib, Segment: 128 << 10},
 		what: fmt.Sprintf("fails=%v holes=%v seed=%d", fails, holes, seed),
 		gen:  map[int]int{}, put: map[int]bool{}, synced: map[int]bool{}, deleted: map[int]bool{},
 	}

@@ -18,7 +18,8 @@ var errDamaged = errors.New("damaged")
 // Get reads a record into the memory that place returns: pieces of n bytes in total. It calls place when the
 // metadata is verified. It reports whether the record was there and valid; if not, the content of the pieces
 // is undefined. It returns only errors of place: any problem with the record is a miss.
-func (s *Store) Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error) {
+func (s *Store) Get(key plan.Key, place func(meta []byte, n int64) ([][]byte,
+	error)) (meta []byte, ok bool, err error) {
 	r, seg, err := s.pin(&key, true)
 	if seg == nil {
 		return nil, false, err

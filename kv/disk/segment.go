@@ -124,8 +124,8 @@ func (s *Store) drop(seg *segment) {
 	}
 }
 
-// removeDoomed removes the files of dropped segments. Files that cannot be removed are tried again later. The caller holds
-// w.
+// removeDoomed removes the files of dropped segments. Files that cannot be removed are tried again later. The caller
+// holds w.
 func (s *Store) removeDoomed() error {
 	var errs []error
 	s.doomed = slices.DeleteFunc(s.doomed, func(seg *segment) bool {

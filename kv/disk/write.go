@@ -15,7 +15,8 @@ func (s *Store) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	return s.PutAs(s.opt.Version, key, meta, payload)
 }
 
-// PutAs is Put for a record of any version. It can be found until the next Open, which takes over records of its own version.
+// PutAs is Put for a record of any version. It can be found until the next Open, which takes over records of its own
+// version.
 func (s *Store) PutAs(version [32]byte, key plan.Key, meta []byte, payload [][]byte) error {
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("disk: put: %d bytes of meta, at most %d", len(meta), MaxMeta)
@@ -64,8 +65,8 @@ func (s *Store) put(h *header, size int64, meta []byte, payload [][]byte) error 
 	return nil
 }
 
-// writebackStep is the number of bytes of a segment after which the system is asked to write them to the disk. By itself
-// the system waits for half a minute, and then a sync of any other file may wait for hundreds of megabytes.
+// writebackStep is the number of bytes of a segment after which the system is asked to write them to the disk. By
+// itself the system waits for half a minute, and then a sync of any other file may wait for hundreds of megabytes.
 const writebackStep = 1 << 20
 
 // writeback asks the system to write the new bytes of a segment, if there are many. The caller holds Store.w.

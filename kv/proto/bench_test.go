@@ -32,7 +32,8 @@ func synthetic(n, tokens int) (*Index, [][]int32) {
 			sketch := express(&before, &s.frame, place(i), &x.thresholds[s.row(t)], &v)
 			x.advance(&before, t)
 			if i > 20 && len(x.prototypes) < n {
-				x.prototypes = append(x.prototypes, Prototype{Token: t, Place: int32(i), Count: 1, Source: uint64(len(x.prototypes))})
+				x.prototypes = append(x.prototypes, Prototype{
+					Token: t, Place: int32(i), Count: 1, Source: uint64(len(x.prototypes))})
 				x.sketches, x.vectors = append(x.sketches, sketch), append(x.vectors, v)
 			}
 		}

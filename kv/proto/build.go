@@ -64,13 +64,15 @@ func Extend(ctx context.Context, x *Index, most int, m Model, in Histories, prog
 		return nil, errors.New("proto: the index is of another model")
 	}
 	s := *x.space
-	s.rowOf, s.tokens, s.rows, s.floors = slices.Clone(s.rowOf), slices.Clone(s.tokens), slices.Clone(s.rows), slices.Clone(s.floors)
+	s.rowOf, s.tokens, s.rows, s.floors = slices.Clone(s.rowOf), slices.Clone(s.tokens), slices.Clone(s.rows),
+		slices.Clone(s.floors)
 	s.images = slices.Clone(s.images)
 	s.cfg.Most = most
 	if err := s.cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &builder{ctx: ctx, space: &s, old: x, model: m, in: in, progress: progress, thresholds: slices.Clone(x.thresholds)}
+	b := &builder{ctx: ctx, space: &s, old: x, model: m, in: in, progress: progress,
+		thresholds: slices.Clone(x.thresholds)}
 	return build(b)
 }
 
@@ -293,7 +295,8 @@ type leaders struct {
 func (b *builder) leaders(c *clusters) *leaders {
 	x := &Index{space: b.space, thresholds: b.thresholds, sketches: c.sketches, vectors: c.vectors}
 	for i := range c.sketches {
-		x.prototypes = append(x.prototypes, Prototype{Token: b.space.tokens[c.rows[i]], Count: c.counts[i], Place: -2 * int32(i)})
+		x.prototypes = append(x.prototypes, Prototype{Token: b.space.tokens[c.rows[i]], Count: c.counts[i],
+			Place: -2 * int32(i)})
 	}
 	x.dead = make([]bool, len(x.prototypes)/Page+1)
 	x.fill()
@@ -308,16 +311,19 @@ func (b *builder) assemble(c *clusters, best []candidate) (*Index, error) {
 	})
 	x := &Index{space: b.space, thresholds: b.thresholds, model: b.model.Digest}
 	if b.old != nil {
-		x.prototypes, x.sketches, x.vectors = slices.Clone(b.old.prototypes), slices.Clone(b.old.sketches), slices.Clone(b.old.vectors)
+		x.prototypes, x.sketches, x.vectors = slices.Clone(b.old.prototypes), slices.Clone(b.old.sketches),
+			slices.Clone(b.old.vectors)
 		x.parts, x.dead = slices.Clone(b.old.parts), slices.Clone(b.old.dead)
 	}
 	for gap := b.base() - len(x.prototypes); gap > 0; gap-- {
-		x.prototypes, x.sketches, x.vectors = append(x.prototypes, Prototype{Token: -1}), append(x.sketches, 0), append(x.vectors, [Width]int8{})
+		x.prototypes, x.sketches, x.vectors = append(x.prototypes, Prototype{Token: -1}), append(x.sketches, 0),
+			append(x.vectors, [Width]int8{})
 	}
 	first := len(x.prototypes)
 	for _, k := range best {
 		token := b.space.tokens[c.rows[k.cluster]]
-		x.prototypes = append(x.prototypes, Prototype{Token: token, Place: k.place, Source: k.source, Count: c.counts[k.cluster]})
+		x.prototypes = append(x.prototypes, Prototype{Token: token, Place: k.place, Source: k.source,
+			Count: c.counts[k.cluster]})
 		x.sketches, x.vectors = append(x.sketches, k.sketch), append(x.vectors, k.vector)
 	}
 	x.dead = append(x.dead, make([]bool, (len(x.prototypes)+Page-1)/Page-len(x.dead))...)

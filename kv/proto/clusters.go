@@ -130,7 +130,8 @@ func (c *clusters) retain(stay func(i int) bool) {
 	n := 0
 	for i := range c.rows {
 		if stay(i) {
-			c.rows[n], c.sketches[n], c.vectors[n], c.counts[n], c.last[n] = c.rows[i], c.sketches[i], c.vectors[i], c.counts[i], c.last[i]
+			c.rows[n], c.sketches[n], c.vectors[n], c.counts[n], c.last[n] = c.rows[i], c.sketches[i], c.vectors[i], c.counts[i],
+				c.last[i]
 			n++
 		}
 	}

@@ -61,8 +61,8 @@ func bytesOf[T any](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// Write writes the index to a file, whole or not at all. It is durable when Write returns: a power cut does not bring back
-// prototypes of a user who was removed.
+// Write writes the index to a file, whole or not at all. It is durable when Write returns: a power cut does not bring
+// back prototypes of a user who was removed.
 func (x *Index) Write(name string) error {
 	if err := durable.WriteFile(name, x.encode); err != nil {
 		return fmt.Errorf("proto: write %s: %w", name, err)
@@ -76,7 +76,8 @@ func (x *Index) encode(f io.Writer) error {
 	}
 	s := x.space
 	prototypes, sketches, vectors := x.withoutDead()
-	h := head{Model: x.model, Seed: s.cfg.Seed, Left: s.cfg.Left, Radius: s.cfg.Radius, Least: uint32(s.cfg.Least), Most: uint32(s.cfg.Most),
+	h := head{Model: x.model, Seed: s.cfg.Seed, Left: s.cfg.Left, Radius: s.cfg.Radius, Least: uint32(s.cfg.Least),
+		Most:    uint32(s.cfg.Most),
 		Lessons: uint32(s.cfg.Lessons), Steps: s.frame.steps, Unknown: s.unknown,
 		Rows: uint64(len(s.rows)), Prototypes: uint64(len(x.prototypes)), Generations: uint64(len(x.parts))}
 	copy(h.Magic[:], magic)
@@ -84,7 +85,8 @@ func (x *Index) encode(f io.Writer) error {
 		h.Taught = 1
 	}
 	list := [sections][]byte{
-		bytesOf(s.mean[:]), bytesOf(s.frame.base[:]), bytesOf(s.frame.places[:]), bytesOf(s.images), bytesOf(s.tokens), bytesOf(s.floors),
+		bytesOf(s.mean[:]), bytesOf(s.frame.base[:]), bytesOf(s.frame.places[:]), bytesOf(s.images), bytesOf(s.tokens),
+		bytesOf(s.floors),
 		bytesOf(s.rows), bytesOf(x.thresholds), bytesOf(prototypes), bytesOf(sketches), bytesOf(vectors), x.tail(),
 	}
 	for i, b := range list {
@@ -107,8 +109,8 @@ func (x *Index) encode(f io.Writer) error {
 	return w.Flush() // has the first error
 }
 
-// withoutDead returns what is known of prototypes, and nothing of those in pages that were removed: who was deleted leaves no
-// tokens behind.
+// withoutDead returns what is known of prototypes, and nothing of those in pages that were removed: who was deleted
+// leaves no tokens behind.
 func (x *Index) withoutDead() ([]Prototype, []uint64, [][Width]int8) {
 	if !slices.Contains(x.dead, true) {
 		return x.prototypes, x.sketches, x.vectors
@@ -203,7 +205,8 @@ func decode(data []byte) (*Index, error) {
 	if _, err := binary.Decode(data, binary.LittleEndian, &h); err != nil {
 		return nil, err
 	}
-	cfg := Config{Seed: h.Seed, Left: h.Left, Radius: h.Radius, Least: int(h.Least), Most: int(h.Most), Lessons: int(h.Lessons)}
+	cfg := Config{Seed: h.Seed, Left: h.Left, Radius: h.Radius, Least: int(h.Least), Most: int(h.Most),
+		Lessons: int(h.Lessons)}
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
@@ -220,7 +223,8 @@ func (h *head) read(cfg Config, data []byte) (*Index, error) {
 	pages := (n + Page - 1) / Page
 	sizes := [sections]int{
 		Width * 4, dims * 4, dims * 4, int(h.Taught) * features * Width * 4, rowCount * 4, rowCount * 4,
-		rowCount * Scales * dims * 2, rowCount * Planes * 4, n * int(unsafe.Sizeof(Prototype{})), n * 8, n * Width, parts*generation + pages,
+		rowCount * Scales * dims * 2, rowCount * Planes * 4, n * int(unsafe.Sizeof(Prototype{})), n * 8, n * Width,
+		parts*generation + pages,
 	}
 	var list [sections][]byte
 	for i, size := range sizes {
@@ -243,8 +247,9 @@ func (h *head) read(cfg Config, data []byte) (*Index, error) {
 	copy(bytesOf(s.frame.places[:]), list[2])
 	s.images = sliceOf[float32](list[3])
 	s.tokens, s.floors, s.rows = sliceOf[int32](list[4]), sliceOf[float32](list[5]), sliceOf[rows](list[6])
-	x := &Index{space: s, model: h.Model, thresholds: sliceOf[[Planes]float32](list[7]), prototypes: sliceOf[Prototype](list[8]),
-		sketches: sliceOf[uint64](list[9]), vectors: sliceOf[[Width]int8](list[10])}
+	x := &Index{space: s, model: h.Model, thresholds: sliceOf[[Planes]float32](list[7]),
+		prototypes: sliceOf[Prototype](list[8]),
+		sketches:   sliceOf[uint64](list[9]), vectors: sliceOf[[Width]int8](list[10])}
 	if err := x.takeTail(list[11], parts); err != nil {
 		return nil, err
 	}
@@ -264,7 +269,8 @@ func (x *Index) takeTail(b []byte, parts int) error {
 	for range parts {
 		g := Generation{First: int(binary.LittleEndian.Uint64(b)), Len: int(binary.LittleEndian.Uint64(b[8:]))}
 		copy(g.Digest[:], b[16:])
-		if g.First < end || g.First%Page != 0 || g.First > len(x.prototypes) || g.Len < 1 || g.Len > len(x.prototypes)-g.First {
+		if g.First < end || g.First%Page != 0 || g.First > len(x.prototypes) || g.Len < 1 ||
+			g.Len > len(x.prototypes)-g.First {
 			return fmt.Errorf("%w: a generation of %d prototypes from %d", ErrDamaged, g.Len, g.First)
 		}
 		end = g.First + g.Len

@@ -29,7 +29,8 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer y.Close()
-	if y.Len() != x.Len() || y.Model() != x.Model() || y.Config() != x.Config() || !slices.Equal(y.Generations(), x.Generations()) {
+	if y.Len() != x.Len() || y.Model() != x.Model() || y.Config() != x.Config() ||
+		!slices.Equal(y.Generations(), x.Generations()) {
 		t.Fatalf("%d prototypes were written and %d read", x.Len(), y.Len())
 	}
 	var s Scratch
@@ -149,7 +150,8 @@ func TestRemove(t *testing.T) {
 	}
 	defer y.Close()
 	for i := range y.Len() {
-		if p := y.Prototype(i); p.Source == source || slices.Contains(pages, i/Page) && (p != Prototype{} || y.vectors[i] != [Width]int8{}) {
+		if p := y.Prototype(i); p.Source == source || slices.Contains(pages, i/Page) &&
+			(p != Prototype{} || y.vectors[i] != [Width]int8{}) {
 			t.Fatalf("the file still has prototype %d, %+v, of a page that was removed", i, p)
 		}
 	}
@@ -158,7 +160,8 @@ func TestRemove(t *testing.T) {
 		out := make([]Match, len(h))
 		y.Match(&s, h, 0, 1, out)
 		for _, m := range out {
-			if m.Prototype >= 0 && (y.Prototype(int(m.Prototype)).Source == source || slices.Contains(pages, int(m.Prototype)/Page)) {
+			if m.Prototype >= 0 && (y.Prototype(int(m.Prototype)).Source == source ||
+				slices.Contains(pages, int(m.Prototype)/Page)) {
 				t.Fatalf("history %d still matches prototype %d", i, m.Prototype)
 			}
 		}

@@ -13,7 +13,8 @@ type fence struct{ data []byte }
 
 func newFence(t *testing.T, pages int) fence {
 	page := syscall.Getpagesize()
-	all, err := syscall.Mmap(-1, 0, (pages+2)*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	all, err := syscall.Mmap(-1, 0, (pages+2)*page, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,11 +36,12 @@ func fenced[T any](f fence, off int, last bool) *T {
 	return (*T)(unsafe.Pointer(&f.data[off : off+size][0]))
 }
 
-// Kernels read and write what they are given and nothing beside it, wherever it lies, and agree with the plain code on values of
-// every kind, those that are no numbers too.
+// Kernels read and write what they are given and nothing beside it, wherever it lies, and agree with the plain code on
+// values of every kind, those that are no numbers too.
 func TestKernelsStayWithinTheirMemory(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
-	odd := []float32{0, float32(math.Copysign(0, -1)), float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-40, 3e38, -3e38, 1e7, -1e7, 0.5, 127.5 / 300, -128.5 / 300}
+	odd := []float32{0, float32(math.Copysign(0, -1)), float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)),
+		1e-40, 3e38, -3e38, 1e7, -1e7, 0.5, 127.5 / 300, -128.5 / 300}
 	share := 0.0
 	value := func() float32 {
 		if r.Float64() < share {
@@ -60,7 +62,8 @@ func TestKernelsStayWithinTheirMemory(t *testing.T) {
 		last := round%2 == 0
 		share = []float64{0, 0.01, 0.3, 1}[round/2%4]
 		off := func(unit int) int { return r.IntN(17) * unit }
-		s, row, f := fenced[sums](fences[0], off(4), last), fenced[rows](fences[1], off(2), last), fenced[frame](fences[2], off(4), last)
+		s, row, f := fenced[sums](fences[0], off(4), last), fenced[rows](fences[1], off(2), last),
+			fenced[frame](fences[2], off(4), last)
 		thresholds, out := fenced[[Planes]float32](fences[3], off(4), last), fenced[[Width]int8](fences[4], off(1), last)
 		left := fenced[[Scales]float32](fences[5], off(4), last)
 		var added sums

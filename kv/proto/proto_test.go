@@ -58,12 +58,13 @@ func (w *world) History(i int) ([]int32, uint64, error) {
 }
 
 func (w *world) model() Model {
-	return Model{Digest: [32]byte{1}, Natural: func(t int32) bool { return t < firstNum }, Embeddings: func(t int32) []float32 {
-		if int(t) >= len(w.embeddings) {
-			return nil
-		}
-		return w.embeddings[t]
-	}}
+	return Model{Digest: [32]byte{1}, Natural: func(t int32) bool { return t < firstNum },
+		Embeddings: func(t int32) []float32 {
+			if int(t) >= len(w.embeddings) {
+				return nil
+			}
+			return w.embeddings[t]
+		}}
 }
 
 func mustBuild(t *testing.T, cfg Config, w *world, m Model) *Index {
@@ -157,7 +158,8 @@ func TestMatchAgainstExactSearch(t *testing.T) {
 			case got.Prototype >= 0 && token >= firstNum:
 				t.Fatalf("token %d is a number, but prototype %d stands in for it", token, got.Prototype)
 			case got.Prototype >= 0 && x.Prototype(int(got.Prototype)).Token != token:
-				t.Fatalf("prototype %d of token %d stands in for token %d", got.Prototype, x.Prototype(int(got.Prototype)).Token, token)
+				t.Fatalf("prototype %d of token %d stands in for token %d", got.Prototype, x.Prototype(int(got.Prototype)).Token,
+					token)
 			case got.Prototype >= 0 && (!within || got.Drift < x.space.drift(best, row)):
 				t.Fatalf("a match with drift %v, but the nearest is %d steps away", got.Drift, best)
 			}
@@ -172,7 +174,8 @@ func TestMatchAgainstExactSearch(t *testing.T) {
 	}
 	t.Logf("%d of %d tokens have a prototype, %d of them got the nearest", found, natural, nearest)
 	if found < natural/3 || nearest < found*95/100 {
-		t.Errorf("%d of %d tokens have a prototype, %d of them got the nearest: want a third, and 95 %%", found, natural, nearest)
+		t.Errorf("%d of %d tokens have a prototype, %d of them got the nearest: want a third, and 95 %%", found, natural,
+			nearest)
 	}
 }
 
@@ -314,7 +317,8 @@ func TestTeacher(t *testing.T) {
 		}
 		return float64(same) / float64(max(all, 1))
 	}
-	plain, taught := agree(mustBuild(t, Config{Radius: 0.7}, w, w.model())), agree(mustBuild(t, Config{Radius: 1, Lessons: 3000}, w, m))
+	plain, taught := agree(mustBuild(t, Config{Radius: 0.7}, w, w.model())),
+		agree(mustBuild(t, Config{Radius: 1, Lessons: 3000}, w, m))
 	t.Logf("matches in histories that begin alike: %.3f plain, %.3f taught", plain, taught)
 	if taught < plain+0.25 {
 		t.Errorf("matches in histories that begin alike: %.3f plain, %.3f taught", plain, taught)

@@ -21,7 +21,8 @@ import (
 	"slices"
 )
 
-// Context is a digest of everything that two sequences must have in common besides tokens, such as the tokens before them.
+// Context is a digest of everything that two sequences must have in common besides tokens, such as the tokens before
+// them.
 type Context = [32]byte
 
 // Tree is a set of token sequences.
@@ -67,7 +68,8 @@ func (n *Node[V]) Parent() *Node[V] {
 	return n.parent
 }
 
-// Hash returns the hash of the context and of all tokens up to the end of the node. Changes of the tree do not change it.
+// Hash returns the hash of the context and of all tokens up to the end of the node. Changes of the tree do not change
+// it.
 func (n *Node[V]) Hash() uint64 { return mix(n.hash) }
 
 // Hash returns a hash of a context and tokens, for statistics. Equal hashes do not prove equal tokens.
@@ -215,7 +217,8 @@ func (t *Tree[V]) add(n *Node[V], tokens []int32) *Node[V] {
 // split moves the first tokens of n to a new node before it.
 func (t *Tree[V]) split(n *Node[V], at int) *Node[V] {
 	p := n.parent
-	upper := &Node[V]{parent: p, children: []*Node[V]{n}, tokens: slices.Clone(n.tokens[:at]), hash: extend(p.hash, n.tokens[:at])}
+	upper := &Node[V]{parent: p, children: []*Node[V]{n}, tokens: slices.Clone(n.tokens[:at]),
+		hash: extend(p.hash, n.tokens[:at])}
 	p.children[t.place(p, n.tokens)] = upper
 	n.parent, n.tokens = upper, slices.Clone(n.tokens[at:]) // a copy, because either half may outlive the other
 	t.nodes++

@@ -134,7 +134,8 @@ func insert(tree *Tree[int], c Context, s []int32) error {
 	if done.Added == nil {
 		return nil
 	}
-	if _, p := done.Added.path(); !slices.Equal(p, s) || done.Start != len(s)-len(done.Added.tokens) || done.Start%tree.chunk != 0 {
+	if _, p := done.Added.path(); !slices.Equal(p, s) || done.Start != len(s)-len(done.Added.tokens) ||
+		done.Start%tree.chunk != 0 {
 		return fmt.Errorf("%v was added at %d, which leads to %v, want %v", done.Added.tokens, done.Start, p, s)
 	}
 	return nil

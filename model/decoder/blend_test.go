@@ -331,13 +331,21 @@ func TestBlendRefuses(t *testing.T) {
 	parts := p.parts(t, m, r)
 	lost := errors.New("the disk is gone")
 	for want, change := range map[string]func(x *model.Repair, b *compute.Batch){
-		"layer 2 of 3":           func(x *model.Repair, b *compute.Batch) { x.Layer = 2 },
-		"layer -1":               func(x *model.Repair, b *compute.Batch) { x.Layer = -1 },
-		"without Load":           func(x *model.Repair, b *compute.Batch) { x.Load = nil },
-		lost.Error():             func(x *model.Repair, b *compute.Batch) { x.Load = func() ([]compute.Part, error) { return nil, lost } },
-		"row 6 is to be kept":    func(x *model.Repair, b *compute.Batch) { x.Choose = func([]float32) []int32 { return []int32{0, 5} } },
-		"row 7 was chosen":       func(x *model.Repair, b *compute.Batch) { x.Choose = func([]float32) []int32 { return []int32{6, 7} } },
-		"row 3 was chosen after": func(x *model.Repair, b *compute.Batch) { x.Choose = func([]float32) []int32 { return []int32{4, 3} } },
+		"layer 2 of 3": func(x *model.Repair, b *compute.Batch) { x.Layer = 2 },
+		"layer -1":     func(x *model.Repair, b *compute.Batch) { x.Layer = -1 },
+		"without Load": func(x *model.Repair, b *compute.Batch) { x.Load = nil },
+		lost.Error(): func(x *model.Repair, b *compute.Batch) {
+			x.Load = func() ([]compute.Part, error) { return nil, lost }
+		},
+		"row 6 is to be kept": func(x *model.Repair, b *compute.Batch) {
+			x.Choose = func([]float32) []int32 { return []int32{0, 5} }
+		},
+		"row 7 was chosen": func(x *model.Repair, b *compute.Batch) {
+			x.Choose = func([]float32) []int32 { return []int32{6, 7} }
+		},
+		"row 3 was chosen after": func(x *model.Repair, b *compute.Batch) {
+			x.Choose = func([]float32) []int32 { return []int32{4, 3} }
+		},
 		"part 0 writes tokens 2": func(x *model.Repair, b *compute.Batch) {
 			wrong := slices.Clone(parts)
 			wrong[0].At = 2

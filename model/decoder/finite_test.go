@@ -14,15 +14,16 @@ import (
 	"grebe/model/safetensors"
 )
 
-// FP8 has no infinity: keys and values of a broken checkpoint would be large numbers, and its scores look right. So it is
-// refused, by the tensor's name; KV in other formats makes scores that are no numbers, which the server refuses.
+// FP8 has no infinity: keys and values of a broken checkpoint would be large numbers, and its scores look right. So it
+// is refused, by the tensor's name; KV in other formats makes scores that are no numbers, which the server refuses.
 func TestKVInFP8TakesFiniteWeights(t *testing.T) {
 	for _, c := range []struct {
 		spec   string
 		tensor string
 	}{
 		{"qwen2", "layers.1.self_attn.v_proj.weight"}, {"qwen2", "layers.2.self_attn.k_proj.bias"},
-		{"qwen3 biased, tied, one kv head", "layers.0.self_attn.k_norm.weight"}, {"llama3", "layers.2.self_attn.k_proj.weight"},
+		{"qwen3 biased, tied, one kv head", "layers.0.self_attn.k_norm.weight"},
+		{"llama3", "layers.2.self_attn.k_proj.weight"},
 		{"llama3", "layers.0.input_layernorm.weight"},
 	} {
 		for _, bad := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
@@ -41,7 +42,8 @@ func TestKVInFP8TakesFiniteWeights(t *testing.T) {
 				t.Fatalf("%s before: %v", c.spec, err)
 			}
 			spoil(t, filepath.Join(dir, safetensors.SingleFile), "model."+c.tensor, float32(bad))
-			if err := open("fp8"); err == nil || !strings.Contains(err.Error(), c.tensor) || !strings.Contains(err.Error(), "value 1 is") {
+			if err := open("fp8"); err == nil || !strings.Contains(err.Error(), c.tensor) ||
+				!strings.Contains(err.Error(), "value 1 is") {
 				t.Errorf("%s: %s is %v: %v", c.spec, c.tensor, bad, err)
 			}
 			if err := open("f32"); err != nil {

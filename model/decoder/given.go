@@ -22,7 +22,8 @@ type given struct{ decoder }
 // Of returns the decoder of such weights, for benchmarks of shapes without a checkpoint. The weights stay the caller's.
 func Of(g *Given) model.Blender {
 	d := &given{decoder{
-		checkpoint: &model.Checkpoint{Config: &g.Config, DType: g.DType, KV: g.Shape.KV}, shape: g.Shape, embedding: g.Embedding, norm: g.Norm, head: g.Embedding,
+		checkpoint: &model.Checkpoint{Config: &g.Config, DType: g.DType, KV: g.Shape.KV}, shape: g.Shape,
+		embedding: g.Embedding, norm: g.Norm, head: g.Embedding,
 	}}
 	for i := range g.Attention {
 		d.layers = append(d.layers, layer{attention: g.Attention[i], ffn: g.FFN[i]})

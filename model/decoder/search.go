@@ -14,9 +14,11 @@ func (d *decoder) Trees() compute.Trees {
 
 // Search computes the batch and then all rounds of a search that follows it; heads are those of the
 // tree's levels. The leaves of prompt i are appended to out[i][:0].
-func (d *decoder) Search(r compute.Searcher, b *compute.Batch, s *compute.Search, heads []compute.Linear, out [][]compute.Leaf) error {
+func (d *decoder) Search(r compute.Searcher, b *compute.Batch, s *compute.Search, heads []compute.Linear,
+	out [][]compute.Leaf) error {
 	if len(heads) != len(s.Widths) || len(out) != len(s.Prompts) {
-		return fmt.Errorf("decoder: a search of %d levels for %d prompts, with %d heads and room for %d results", len(s.Widths), len(s.Prompts), len(heads), len(out))
+		return fmt.Errorf("decoder: a search of %d levels for %d prompts, with %d heads and room for %d results",
+			len(s.Widths), len(s.Prompts), len(heads), len(out))
 	}
 	keep := make([]int32, len(s.Prompts))
 	for i := range s.Prompts {

@@ -128,7 +128,8 @@ func newSearchCase(t *testing.T, dev compute.Device, m model.Model, items int, s
 	return s
 }
 
-func (s *searchCase) remote(t *testing.T, r compute.Searcher, prompts [][]int32, e *beam.Eligible, opt beam.Options) [][]beam.Result {
+func (s *searchCase) remote(t *testing.T, r compute.Searcher, prompts [][]int32, e *beam.Eligible,
+	opt beam.Options) [][]beam.Result {
 	t.Helper()
 	var search beam.Search
 	if err := search.Reset(s.index, e, opt); err != nil {
@@ -145,7 +146,8 @@ func (s *searchCase) remote(t *testing.T, r compute.Searcher, prompts [][]int32,
 		for j := range p {
 			b.Tokens, b.Positions = append(b.Tokens, p[j]), append(b.Positions, int32(j))
 		}
-		spec.Prompts = append(spec.Prompts, compute.Prompt{Row: int32(len(b.Tokens) - 1), Position: int32(len(p)), Sees: []int32{int32(i)},
+		spec.Prompts = append(spec.Prompts, compute.Prompt{
+			Row: int32(len(b.Tokens) - 1), Position: int32(len(p)), Sees: []int32{int32(i)},
 			Limits: compute.Limits{TopK: there.TopK, Dead: there.Dead, Alive: there.Alive}})
 	}
 	found := make([][]compute.Leaf, len(prompts))
@@ -154,7 +156,9 @@ func (s *searchCase) remote(t *testing.T, r compute.Searcher, prompts [][]int32,
 	}
 	var all [][]beam.Result
 	for _, leaves := range found {
-		if err := search.Finish(len(leaves), func(i int) (uint32, float64) { return leaves[i].Node, leaves[i].Score }); err != nil {
+		if err := search.Finish(len(leaves), func(i int) (uint32, float64) {
+			return leaves[i].Node, leaves[i].Score
+		}); err != nil {
 			t.Fatal(err)
 		}
 		results, _ := search.Results(nil, opt.N)
@@ -167,7 +171,8 @@ func (s *searchCase) remote(t *testing.T, r compute.Searcher, prompts [][]int32,
 }
 
 // local runs the rounds one by one, and every row as a sequence from its beginning.
-func (s *searchCase) local(t *testing.T, r compute.Runner, prompt []int32, e *beam.Eligible, opt beam.Options) []beam.Result {
+func (s *searchCase) local(t *testing.T, r compute.Runner, prompt []int32, e *beam.Eligible,
+	opt beam.Options) []beam.Result {
 	t.Helper()
 	var search beam.Search
 	if err := search.Reset(s.index, e, opt); err != nil {
@@ -198,7 +203,8 @@ func (s *searchCase) local(t *testing.T, r compute.Runner, prompt []int32, e *be
 func (s *searchCase) logits(t *testing.T, r compute.Runner, tokens []int32, head compute.Linear) []float32 {
 	t.Helper()
 	n, shape := len(tokens), s.model.Shape()
-	b := &compute.Batch{Tokens: tokens, Segments: []compute.Segment{{Len: n, Chunks: []compute.Chunk{{Bytes: make([]byte, shape.ChunkBytes(n, true)), Tokens: n, Transient: true}}}}}
+	b := &compute.Batch{Tokens: tokens, Segments: []compute.Segment{
+		{Len: n, Chunks: []compute.Chunk{{Bytes: make([]byte, shape.ChunkBytes(n, true)), Tokens: n, Transient: true}}}}}
 	for i := range n {
 		b.Positions = append(b.Positions, int32(i))
 	}

@@ -126,7 +126,8 @@ func ReadConfig(dir string) (*Config, error) {
 
 // ParseConfig reads a config.json, fills in what it leaves out and refuses what makes no sense.
 func ParseConfig(raw []byte) (*Config, error) {
-	c := &Config{Positions: Absolute, Times: None, TimeBuckets: 2048, ItemTable: "item_id", ActionDim: 8, Postprocessor: L2, TaskMLP: 512}
+	c := &Config{Positions: Absolute, Times: None, TimeBuckets: 2048, ItemTable: "item_id", ActionDim: 8,
+		Postprocessor: L2, TaskMLP: 512}
 	if err := json.Unmarshal(raw, c); err != nil {
 		return nil, err
 	}
@@ -172,19 +173,23 @@ func (c *Config) checkSizes() error {
 		}
 	}
 	if c.ValueDim%2 != 0 || c.ValueDim < c.QKDim {
-		return fmt.Errorf("hstu_attn_linear_dim is %d: want an even number, and no less than hstu_attn_qk_dim %d", c.ValueDim, c.QKDim)
+		return fmt.Errorf("hstu_attn_linear_dim is %d: want an even number, and no less than hstu_attn_qk_dim %d", c.ValueDim,
+			c.QKDim)
 	}
 	if c.TableDim != c.Hidden && (c.Preprocessor == 0 || c.ItemMLP == 0) {
-		return fmt.Errorf("hstu_embedding_table_dim is %d and the rows have %d: want a preprocessor and an item MLP, or the same", c.TableDim, c.Hidden)
+		return fmt.Errorf("hstu_embedding_table_dim is %d and the rows have %d: want a preprocessor and an item MLP, or "+
+			"the same", c.TableDim, c.Hidden)
 	}
 	if int64(c.PositionBuckets)*int64(c.TimeBuckets+2) > math.MaxInt32 && c.Recomputes() != "" {
-		return fmt.Errorf("num_position_buckets %d with num_time_buckets %d are more than 31 bits tell apart", c.PositionBuckets, c.TimeBuckets)
+		return fmt.Errorf("num_position_buckets %d with num_time_buckets %d are more than 31 bits tell apart",
+			c.PositionBuckets, c.TimeBuckets)
 	}
 	if len(c.ActionWeights) > maxActions {
 		return fmt.Errorf("action_weights has %d types, at most %d", len(c.ActionWeights), maxActions)
 	}
 	if int64(c.Items)*int64(c.actions()) > math.MaxInt32-int64(maxSlots)*maxSlots {
-		return fmt.Errorf("num_items %d with %d kinds of actions are more events than 31 bits tell apart", c.Items, c.actions())
+		return fmt.Errorf("num_items %d with %d kinds of actions are more events than 31 bits tell apart", c.Items,
+			c.actions())
 	}
 	return nil
 }
@@ -236,14 +241,16 @@ func (c *Config) checkTasks() error {
 func (c *Config) checkFeatures() error {
 	slots, tokens := 0, int64(c.Items)*int64(c.actions())
 	for i, f := range c.Features {
-		if f.Name == "" || f.Table == "" || f.Rows < 1 || f.Rows > maxSlots*maxSlots/8 || f.MaxLength < 1 || f.MaxLength > maxSlots || f.MinRows < 0 {
+		if f.Name == "" || f.Table == "" || f.Rows < 1 || f.Rows > maxSlots*maxSlots/8 || f.MaxLength < 1 ||
+			f.MaxLength > maxSlots || f.MinRows < 0 {
 			return fmt.Errorf("contextual_features[%d]: %+v makes no sense", i, f)
 		}
 		slots += f.MaxLength
 		tokens += int64(f.MaxLength) * int64(f.Rows+1)
 	}
 	if tokens > math.MaxInt32 {
-		return fmt.Errorf("num_items %d with %d kinds of actions and the contextual_features' rows are %d tokens, more than 31 bits tell apart", c.Items, c.actions(), tokens)
+		return fmt.Errorf("num_items %d with %d kinds of actions and the contextual_features' rows are %d tokens, more "+
+			"than 31 bits tell apart", c.Items, c.actions(), tokens)
 	}
 	if slots > maxSlots {
 		return fmt.Errorf("contextual_features take %d rows, at most %d", slots, maxSlots)

@@ -34,7 +34,8 @@ func (m *Model) FromTable(t *embed.Table) (RowSource, error) {
 		return nil, fmt.Errorf("hstu: rows from a table are used as they are, but the model has an MLP before its layers")
 	}
 	if m.cfg.ItemMLP > 0 || m.cfg.Retrieval {
-		return nil, fmt.Errorf("hstu: rows from a table, but the model's item MLP or retrieval was computed from those of the checkpoint: want item_mlp_hidden_dim 0 and retrieval false")
+		return nil, fmt.Errorf("hstu: rows from a table, but the model's item MLP or retrieval was computed from those of " +
+			"the checkpoint: want item_mlp_hidden_dim 0 and retrieval false")
 	}
 	if t.Dim() != m.cfg.Hidden {
 		return nil, fmt.Errorf("hstu: a table with rows of %d numbers, want %d", t.Dim(), m.cfg.Hidden)

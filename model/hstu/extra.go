@@ -86,7 +86,8 @@ func (c *Config) extra(t, slots, events int, at *Moment) int32 {
 	return c.pack(min(position, c.PositionBuckets-1), c.bucket(before(at.Query, time)))
 }
 
-// before returns by how many seconds an event is; times are whatever somebody sent, and may be farther apart than can be told.
+// before returns by how many seconds an event is; times are whatever somebody sent, and may be farther apart than can
+// be told.
 func before(query, event int64) int64 {
 	seconds := query - event
 	switch {

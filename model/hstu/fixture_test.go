@@ -120,7 +120,8 @@ func hidden(t testing.TB, m *Model, dev compute.Device, p *plan.Plan, segments [
 			t.Fatal(err)
 		}
 		defer dev.Memory().Free(block)
-		b.Segments = append(b.Segments, compute.Segment{First: len(b.Tokens), Len: len(s.Tokens), Sees: s.Sees, Start: s.Start, Scale: s.Scale,
+		b.Segments = append(b.Segments, compute.Segment{
+			First: len(b.Tokens), Len: len(s.Tokens), Sees: s.Sees, Start: s.Start, Scale: s.Scale,
 			Chunks: []compute.Chunk{block.Chunk(len(s.Tokens), true)}})
 		for j, token := range s.Tokens {
 			b.Tokens, b.Positions = append(b.Tokens, token), append(b.Positions, int32(s.Start+j))

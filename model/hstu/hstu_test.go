@@ -65,8 +65,10 @@ func TestConfigRefuses(t *testing.T) {
 		"action_weights has 13 types":              {"action_weights": slices.Repeat([]int{1}, 13)},
 		"are more events than 31 bits tell apart":  {"num_items": 1 << 29},
 		"are more than 31 bits tell apart":         {"num_position_buckets": 1 << 24, "num_time_buckets": 1 << 15},
-		"tokens, more than 31 bits tell apart": {"action_weights": []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, "num_items": 523000, "max_seq_len": 2000,
-			"contextual_seq_len": 0, "contextual_features": []any{map[string]any{"name": "x", "table": "x", "num_embeddings": 100000, "max_length": 100}}},
+		"tokens, more than 31 bits tell apart": {"action_weights": []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048},
+			"num_items": 523000, "max_seq_len": 2000,
+			"contextual_seq_len": 0, "contextual_features": []any{
+				map[string]any{"name": "x", "table": "x", "num_embeddings": 100000, "max_length": 100}}},
 		"hstu_transducer_embedding_dim is 4611686018": {"hstu_transducer_embedding_dim": 4611686018427387904},
 		"cannot unmarshal":                            {"hstu_num_heads": "many"},
 	} {
@@ -87,7 +89,9 @@ func TestRecomputes(t *testing.T) {
 		{map[string]any{"position_encoding": "from_end"}, "positions count from the end"},
 		{map[string]any{"time_encoding": "query_log"}, "times are relative to the query"},
 		{map[string]any{"attn_scale_length": 0}, "divided by the length of the request"},
-		{map[string]any{"contextual_features": []any{map[string]any{"name": "x", "table": "x", "num_embeddings": 3, "max_length": 1}}}, "contextual rows"},
+		{
+			map[string]any{"contextual_features": []any{map[string]any{
+				"name": "x", "table": "x", "num_embeddings": 3, "max_length": 1}}}, "contextual rows"},
 	} {
 		cfg, err := ParseConfig(changed(t, "absolute", c.change))
 		if err != nil {
@@ -102,16 +106,18 @@ func TestRecomputes(t *testing.T) {
 // A checkpoint that lacks a tensor, or has one of another shape, is an error that names it.
 func TestOpenNamesTheTensor(t *testing.T) {
 	for want, change := range map[string]map[string]any{
-		`"_embedding_collection.embeddings.other.weight" is missing`:               {"item_table": "other"},
-		"_stu_layers.2._uvqk_weight\" is missing":                                  {"hstu_attn_num_layers": 3},
-		"_uvqk_weight\" has shape [32 96], want [32 128]":                          {"hstu_attn_qk_dim": 16},
-		"_position_embeddings_weight\" has shape [40 32], want [41 32]":            {"num_position_buckets": 41},
-		"_prediction_module.0.weight\" has shape [20 32], want [21 32]":            {"multitask_hidden_dim": 21},
-		`item_id.weight" has shape [50 20], want [51 20]`:                          {"num_items": 51},
-		"_action_encoder._action_embedding_table\" has shape [3 5], want [2 5]":    {"action_weights": []int{1, 2}},
-		"_batched_contextual_linear_weights\" has shape [3 20 32], want [2 20 32]": {"contextual_seq_len": 0, "contextual_features": []any{map[string]any{"name": "x", "table": "user_id", "num_embeddings": 9, "max_length": 2}}},
-		"_output_norm_weight\" has shape [32], want [2]":                           {"hstu_group_norm": true},
-		"_timestamp_embeddings_weight\" has shape [32 32], want [33 32]":           {"num_time_buckets": 32},
+		`"_embedding_collection.embeddings.other.weight" is missing`:            {"item_table": "other"},
+		"_stu_layers.2._uvqk_weight\" is missing":                               {"hstu_attn_num_layers": 3},
+		"_uvqk_weight\" has shape [32 96], want [32 128]":                       {"hstu_attn_qk_dim": 16},
+		"_position_embeddings_weight\" has shape [40 32], want [41 32]":         {"num_position_buckets": 41},
+		"_prediction_module.0.weight\" has shape [20 32], want [21 32]":         {"multitask_hidden_dim": 21},
+		`item_id.weight" has shape [50 20], want [51 20]`:                       {"num_items": 51},
+		"_action_encoder._action_embedding_table\" has shape [3 5], want [2 5]": {"action_weights": []int{1, 2}},
+		"_batched_contextual_linear_weights\" has shape [3 20 32], want [2 20 32]": {
+			"contextual_seq_len": 0, "contextual_features": []any{
+				map[string]any{"name": "x", "table": "user_id", "num_embeddings": 9, "max_length": 2}}},
+		"_output_norm_weight\" has shape [32], want [2]":                 {"hstu_group_norm": true},
+		"_timestamp_embeddings_weight\" has shape [32 32], want [33 32]": {"num_time_buckets": 32},
 	} {
 		dir := t.TempDir()
 		copyFile(t, filepath.Join(fixtureDir("meta"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
@@ -125,13 +131,16 @@ func TestOpenNamesTheTensor(t *testing.T) {
 	}
 }
 
-// A weight that is no finite number is an error that names its tensor: behind a sigmoid it could be a score like any other.
+// A weight that is no finite number is an error that names its tensor: behind a sigmoid it could be a score like any
+// other.
 func TestOpenRefusesInfinities(t *testing.T) {
-	for _, name := range []string{"_multitask_module._prediction_module.1.bias", "_hstu_transducer._stu_module._stu_layers.0._uvqk_beta"} {
+	for _, name := range []string{"_multitask_module._prediction_module.1.bias",
+		"_hstu_transducer._stu_module._stu_layers.0._uvqk_beta"} {
 		for _, bad := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
 			dir := t.TempDir()
 			copyFile(t, filepath.Join(fixtureDir("absolute"), model.ConfigFile), filepath.Join(dir, model.ConfigFile))
-			spoil(t, filepath.Join(fixtureDir("absolute"), safetensors.SingleFile), filepath.Join(dir, safetensors.SingleFile), name, float32(bad))
+			spoil(t, filepath.Join(fixtureDir("absolute"), safetensors.SingleFile), filepath.Join(dir, safetensors.SingleFile),
+				name, float32(bad))
 			_, err := Open(dir, ref.New(), model.Options{})
 			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "value 0 is") {
 				t.Errorf("%s is %v: %v", name, bad, err)
@@ -315,7 +324,8 @@ func TestFromTable(t *testing.T) {
 	dev := ref.New()
 	dir := t.TempDir()
 	copyFile(t, filepath.Join(fixtureDir("absolute"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
-	if err := os.WriteFile(filepath.Join(dir, model.ConfigFile), changed(t, "absolute", map[string]any{"retrieval": false}), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, model.ConfigFile),
+		changed(t, "absolute", map[string]any{"retrieval": false}), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	m := open(t, dir, dev, "f32")
@@ -398,12 +408,14 @@ func TestWithoutItems(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := func(retrieval bool) {
-		if err := os.WriteFile(filepath.Join(dir, model.ConfigFile), changed(t, "absolute", map[string]any{"retrieval": retrieval}), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, model.ConfigFile),
+			changed(t, "absolute", map[string]any{"retrieval": retrieval}), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	config(true)
-	if _, err := Open(dir, ref.New(), model.Options{}); err == nil || !strings.Contains(err.Error(), "item_id.weight\" is missing") {
+	if _, err := Open(dir, ref.New(), model.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "item_id.weight\" is missing") {
 		t.Errorf("retrieval without items: %v", err)
 	}
 	config(false)
@@ -427,13 +439,15 @@ func TestWithoutItems(t *testing.T) {
 
 func TestItemFirstNeedsAbsolutePositions(t *testing.T) {
 	m := open(t, fixtureDir("window"), ref.New(), "f32")
-	p := &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{m.Candidate(1)}}, {Tokens: []int32{m.Event(1, 1)}, Start: 1, Sees: []int32{0}}}}
+	p := &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{m.Candidate(1)}},
+		{Tokens: []int32{m.Event(1, 1)}, Start: 1, Sees: []int32{0}}}}
 	if err := m.Annotate(p, 1, &Moment{}); !errors.Is(err, errItemFirst) {
 		t.Errorf("got %v, want %v", err, errItemFirst)
 	}
 }
 
 func ExampleIs() {
-	fmt.Println(Is(fixtureDir("absolute")), Is(filepath.Join("..", "..", "testdata", "fixtures", "qwen2-tiny")), Is("nowhere"))
+	fmt.Println(Is(fixtureDir("absolute")), Is(filepath.Join("..", "..", "testdata", "fixtures", "qwen2-tiny")),
+		Is("nowhere"))
 	// Output: true false false
 }

@@ -105,7 +105,8 @@ func (l *loader) floats(name string, shape ...int) []float32 {
 }
 
 func tensorF32(values []float32, rows, cols int) compute.Tensor {
-	return compute.Tensor{DType: compute.F32, Rows: rows, Cols: cols, Data: safetensors.Encode(nil, compute.F32, values...)}
+	return compute.Tensor{DType: compute.F32, Rows: rows, Cols: cols,
+		Data: safetensors.Encode(nil, compute.F32, values...)}
 }
 
 // vector puts a vector on the device.
@@ -331,7 +332,8 @@ func (l *loader) contexts() compute.Table {
 				return nil
 			}
 			bias := biases[at*c.Hidden:][:c.Hidden]
-			m, err := newLinear(l.dev, transposed(weights[at*c.TableDim*c.Hidden:][:c.TableDim*c.Hidden], c.TableDim, c.Hidden), c.Hidden, c.TableDim, bias)
+			m, err := newLinear(l.dev, transposed(weights[at*c.TableDim*c.Hidden:][:c.TableDim*c.Hidden], c.TableDim, c.Hidden),
+				c.Hidden, c.TableDim, bias)
 			if err != nil {
 				l.fail(err)
 				return nil

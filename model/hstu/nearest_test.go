@@ -93,7 +93,8 @@ func TestPages(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !slices.Equal(check.found, want) {
-					t.Errorf("one of %d eligible, one of %d left out, the best %d: %d items, want %d", one, out, n, len(check.found), len(want))
+					t.Errorf("one of %d eligible, one of %d left out, the best %d: %d items, want %d", one, out, n, len(check.found),
+						len(want))
 				}
 				broken := 0
 				if one == 0 || 1%one == one/2 {

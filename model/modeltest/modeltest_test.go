@@ -12,7 +12,8 @@ import (
 )
 
 func spec(dt compute.DType) Spec {
-	return Spec{Architecture: Llama, Hidden: 64, Layers: 1, Heads: 4, KVHeads: 2, Inter: 96, Vocab: 2000, DType: dt, Seed: 3, Bias: true}
+	return Spec{Architecture: Llama, Hidden: 64, Layers: 1, Heads: 4, KVHeads: 2, Inter: 96, Vocab: 2000, DType: dt,
+		Seed: 3, Bias: true}
 }
 
 func TestSameSpecSameBytes(t *testing.T) {

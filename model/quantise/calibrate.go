@@ -382,7 +382,8 @@ const (
 
 // defaultText is read where there is nothing better.
 const defaultText = "The customer bought a kettle, two cups and a pair of running shoes last week, and looked at " +
-	"lamps, garden chairs and a book about birds. She asked for something light, under 40 euros, that arrives before Friday. "
+	"lamps, garden chairs and a book about birds. She asked for something light, under 40 euros, that arrives before " +
+	"Friday. "
 
 // Prompts makes prompts for a calibration from texts, such as those of a catalog's items. Without texts it takes a
 // default, and without a tokenizer (encode is nil) or words that it knows tokens from all of the vocabulary.

@@ -55,7 +55,8 @@ type Layer struct {
 var matrixName = regexp.MustCompile(`^(?:model\.)?layers\.(\d{1,4})\.(?:self_attn|mlp)\.(q|k|v|o|gate|up|down)_proj\.weight$`)
 
 // products are those that matrices belong to.
-var products = map[string]string{"q": "qkv", "k": "qkv", "v": "qkv", "o": "out", "gate": "gate_up", "up": "gate_up", "down": "down"}
+var products = map[string]string{"q": "qkv", "k": "qkv", "v": "qkv", "o": "out", "gate": "gate_up", "up": "gate_up",
+	"down": "down"}
 
 // matrix is one to be quantised.
 type matrix struct {
@@ -272,23 +273,25 @@ func list(set *safetensors.Set, matrices map[string]*matrix) ([]safetensors.Name
 			continue
 		}
 		var scales []float32
-		out = append(out, safetensors.Named{Name: name, DType: compute.INT8, Shape: info.Shape, Data: func(w io.Writer) error {
-			_, q, s, err := integers(set, name)
-			if err != nil {
+		out = append(out, safetensors.Named{Name: name, DType: compute.INT8, Shape: info.Shape,
+			Data: func(w io.Writer) error {
+				_, q, s, err := integers(set, name)
+				if err != nil {
+					return err
+				}
+				set.Release(name)
+				scales = s
+				bytes := make([]byte, len(q))
+				for i, v := range q {
+					bytes[i] = byte(v)
+				}
+				_, err = w.Write(bytes)
 				return err
-			}
-			set.Release(name)
-			scales = s
-			bytes := make([]byte, len(q))
-			for i, v := range q {
-				bytes[i] = byte(v)
-			}
-			_, err = w.Write(bytes)
-			return err
-		}}, safetensors.Named{Name: name + "_scale", DType: compute.F32, Shape: []int{info.Shape[0], 1}, Data: func(w io.Writer) error {
-			_, err := w.Write(safetensors.Encode(nil, compute.F32, scales...))
-			return err
-		}})
+			}}, safetensors.Named{Name: name + "_scale", DType: compute.F32, Shape: []int{info.Shape[0], 1},
+			Data: func(w io.Writer) error {
+				_, err := w.Write(safetensors.Encode(nil, compute.F32, scales...))
+				return err
+			}})
 	}
 	return out, nil
 }
@@ -344,7 +347,8 @@ func writeConfig(from, to string, matrices map[string]*matrix) error {
 		return map[string]any{"num_bits": 8, "type": "int", "symmetric": true, "strategy": strategy, "dynamic": dynamic}
 	}
 	if config["quantization_config"], err = json.Marshal(map[string]any{
-		"quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed", "ignore": ignore,
+		"quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed",
+		"ignore": ignore,
 		"config_groups": map[string]any{"group_0": map[string]any{
 			"targets": []string{"Linear"}, "weights": scheme("channel", false), "input_activations": scheme("token", true),
 		}},

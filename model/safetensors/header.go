@@ -15,8 +15,8 @@ import (
 const (
 	// maxHeader is the limit of the format's own implementation.
 	maxHeader = 100_000_000
-	// maxTensors bounds the tensors of a file, and of a checkpoint. The largest that are known have under 100,000; a header
-	// of 100 MB can name 800,000, which take a gigabyte of memory and seconds to read.
+	// maxTensors bounds the tensors of a file, and of a checkpoint. The largest that are known have under 100,000; a
+	// header of 100 MB can name 800,000, which take a gigabyte of memory and seconds to read.
 	maxTensors = 1 << 17
 	// maxRank keeps a hostile shape from taking more memory than its text.
 	maxRank = 32

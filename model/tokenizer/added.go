@@ -46,7 +46,8 @@ func newAddedMatcher(texts []string, matches []addedMatch) (*addedMatcher, error
 	}
 	edges := countEdges(texts)
 	if edges > maxAddedEdges {
-		return nil, fmt.Errorf("%d added tokens with too much text: %d trie edges, more than %d", len(texts), edges, maxAddedEdges)
+		return nil, fmt.Errorf("%d added tokens with too much text: %d trie edges, more than %d", len(texts), edges,
+			maxAddedEdges)
 	}
 	m := &addedMatcher{edges: newPairTable(edges), tokens: []addedMatch{{id: -1}}}
 	for i, s := range texts {

@@ -38,7 +38,8 @@ func placeTokens(vocab map[string]int32, added int) ([]string, error) {
 	used := make([]bool, highest+1)
 	for text, id := range vocab {
 		if used[id] {
-			return nil, fmt.Errorf("vocab entries %.100q and %.100q both have id %d", min(text, texts[id]), max(text, texts[id]), id)
+			return nil, fmt.Errorf("vocab entries %.100q and %.100q both have id %d", min(text, texts[id]), max(text, texts[id]),
+				id)
 		}
 		texts[id], used[id] = text, true
 	}
@@ -98,7 +99,8 @@ func (t *Tokenizer) buildAdded(m *modelSpec, tokens []addedToken, end int) ([]st
 			outside = append(outside, text)
 		}
 		if *a.ID != int64(id) || !known && end != len(m.Vocab) {
-			return nil, fmt.Errorf("added token %.100q has id %d in the file, but by its place in the vocabulary of %d entries it is %d", text, *a.ID, len(m.Vocab), id)
+			return nil, fmt.Errorf("added token %.100q has id %d in the file, but by its place in the vocabulary of %d "+
+				"entries it is %d", text, *a.ID, len(m.Vocab), id)
 		}
 		t.added[text] = id
 		list := &raw

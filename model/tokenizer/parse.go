@@ -192,7 +192,8 @@ func parseSplitter(c *component) (splitter, error) {
 		}
 		return s, parts[1].checkByteLevel(false)
 	}
-	return splitter{}, fmt.Errorf("pre_tokenizer %.200q is not supported, only ByteLevel and Split+ByteLevel", strings.Join(types, "+"))
+	return splitter{}, fmt.Errorf("pre_tokenizer %.200q is not supported, only ByteLevel and Split+ByteLevel",
+		strings.Join(types, "+"))
 }
 
 func (c *component) checkByteLevel(useRegex bool) error {
@@ -216,7 +217,8 @@ func (c *component) parseSplit() (splitter, error) {
 	}
 	s, ok := splitterFor(*c.Pattern.Regex)
 	if !ok {
-		return s, fmt.Errorf("pre_tokenizer Split pattern %.400q is not supported, only those of Qwen2, Llama-3 and GPT-2", *c.Pattern.Regex)
+		return s, fmt.Errorf("pre_tokenizer Split pattern %.400q is not supported, only those of Qwen2, Llama-3 and GPT-2",
+			*c.Pattern.Regex)
 	}
 	return s, nil
 }

@@ -155,7 +155,8 @@ func TestParseRefuses(t *testing.T) {
 		{"model.merges", []any{[]any{"a", "b"}, "a b"}, "merges"},
 		{"model.merges", 3, "merges"},
 		{"normalizer", map[string]any{"type": "NFKC"}, `"NFKC"`},
-		{"normalizer", map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Lowercase"}}}, `"Lowercase"`},
+		{"normalizer", map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Lowercase"}}},
+			`"Lowercase"`},
 		{"pre_tokenizer", nil, "no pre_tokenizer"},
 		{"pre_tokenizer", map[string]any{"type": "Metaspace"}, `"Metaspace"`},
 		{"pre_tokenizer", map[string]any{"type": "Sequence", "pretokenizers": []any{nil}}, "null part"},
@@ -248,7 +249,8 @@ func FuzzParse(f *testing.F) {
 
 func FuzzEncode(f *testing.F) {
 	for _, s := range []string{
-		"", "Hello world's 'LL 123456", " \n\r\n  x", "é e\u0301 \u0085\u00a0", "我们的2024🙂\n", "'ſ'S \u212a", "\xff\xe4\xbd", "a" + strings.Repeat("\u0301\u0323", 20),
+		"", "Hello world's 'LL 123456", " \n\r\n  x", "é e\u0301 \u0085\u00a0", "我们的2024🙂\n", "'ſ'S \u212a",
+		"\xff\xe4\xbd", "a" + strings.Repeat("\u0301\u0323", 20),
 	} {
 		f.Add(s)
 	}

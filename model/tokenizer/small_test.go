@@ -22,7 +22,8 @@ type smallOptions struct {
 var someAdded = []map[string]any{
 	{"content": "<|end|>", "special": true},
 	{"content": "<a_1>"}, {"content": "<a_12>"}, {"content": "<a_1"},
-	{"content": "<left>", "lstrip": true}, {"content": "<right>", "rstrip": true}, {"content": "<both>", "lstrip": true, "rstrip": true},
+	{"content": "<left>", "lstrip": true}, {"content": "<right>", "rstrip": true},
+	{"content": "<both>", "lstrip": true, "rstrip": true},
 	{"content": "cat", "single_word": true}, {"content": "catalog"},
 	{"content": "caf\u00e9", "normalized": true}, {"content": "th ere", "normalized": true, "single_word": true},
 	{"content": "   ", "rstrip": true},
@@ -44,7 +45,8 @@ func smallTokenizer(o smallOptions) []byte {
 			id = int32(len(vocab) + outside)
 			outside++
 		}
-		full := map[string]any{"id": id, "special": false, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}
+		full := map[string]any{"id": id, "special": false, "single_word": false, "lstrip": false, "rstrip": false,
+			"normalized": false}
 		for k, v := range a {
 			full[k] = v
 		}
@@ -83,7 +85,8 @@ func preTokenizerJSON(p splitter) map[string]any {
 	if p.digits == 3 {
 		regex = llamaPattern
 	}
-	split := map[string]any{"type": "Split", "pattern": map[string]any{"Regex": regex}, "behavior": "Isolated", "invert": false}
+	split := map[string]any{"type": "Split", "pattern": map[string]any{"Regex": regex}, "behavior": "Isolated",
+		"invert": false}
 	return map[string]any{"type": "Sequence", "pretokenizers": []any{split, level}}
 }
 

@@ -85,9 +85,12 @@ func TestQwenVectors(t *testing.T) {
 }
 
 var alphabet = []string{
-	"a", "b", "the", "s", "S", "ſ", "t", "T", "re", "RE", "ve", "m", "ll", "lL", "d", "K", "'", "'", "’", "é", "e\u0301", "Ω",
-	"你", "好", "我们", "한", "ㄱ", "が", "か\u3099", " ", " ", " ", "\t", "\n", "\n", "\r", "\r\n", "\u000b", "\u0085", "\u00a0", "\u3000", "\u200b",
-	"\u2028", "0", "1", "23", "٣", "½", "Ⅷ", ".", ",", "!", "<", "|", ">", "_", "-", "🙂", "🚀", "👩\u200d💻", "\u0301", "\u0000", "\u1c89", "\U0002ebf0", "\U00010d40",
+	"a", "b", "the", "s", "S", "ſ", "t", "T", "re", "RE", "ve", "m", "ll", "lL", "d", "K", "'", "'", "’", "é",
+	"e\u0301", "Ω",
+	"你", "好", "我们", "한", "ㄱ", "が", "か\u3099", " ", " ", " ", "\t", "\n", "\n", "\r", "\r\n", "\u000b",
+	"\u0085", "\u00a0", "\u3000", "\u200b",
+	"\u2028", "0", "1", "23", "٣", "½", "Ⅷ", ".", ",", "!", "<", "|", ">", "_", "-", "🙂", "🚀", "👩\u200d💻",
+	"\u0301", "\u0000", "\u1c89", "\U0002ebf0", "\U00010d40",
 }
 
 func randomText(rng *rand.Rand, most int) string {
@@ -124,7 +127,8 @@ func TestSplitAgreesWithReference(t *testing.T) {
 
 func TestEncodeAgreesWithReference(t *testing.T) {
 	for name, p := range patterns {
-		for _, opts := range []smallOptions{{split: p}, {split: p, ignoreMerges: true, mergeLines: true}, {split: p, nfc: true}} {
+		for _, opts := range []smallOptions{{split: p}, {split: p, ignoreMerges: true, mergeLines: true},
+			{split: p, nfc: true}} {
 			data := smallTokenizer(opts)
 			tok := mustParse(t, data)
 			ref := newReference(t, data)
@@ -189,7 +193,8 @@ func TestLongWordsAgreeWithReference(t *testing.T) {
 
 func TestInvalidUTF8(t *testing.T) {
 	tok := mustParse(t, smallTokenizer(smallOptions{split: splitter{digits: 1}, nfc: true}))
-	for _, text := range []string{"\xff", "a\xe4\xbd b", "\xed\xa0\x80", "e\u0301\xff" + strings.Repeat("\u0301", 40) + "\xfe"} {
+	for _, text := range []string{"\xff", "a\xe4\xbd b", "\xed\xa0\x80",
+		"e\u0301\xff" + strings.Repeat("\u0301", 40) + "\xfe"} {
 		got := tok.DecodeBytes(tok.Encode(text))
 		if want := norm.NFC.String(text); string(got) != want && !strings.Contains(want, "\u034f") {
 			t.Errorf("%q came back as %q", text, got)
@@ -214,7 +219,8 @@ func TestNormalizeLongMarkRuns(t *testing.T) {
 		t.Errorf("got %+q\nwant %+q", got, want)
 	}
 	rng := rand.New(rand.NewPCG(9, 10))
-	pieces := []string{"a", "e", "ê", "\u0323", "\u0301", "\u0302", "\u0344", "각", "ᄀ", "ᅡ", "ᆨ", "\u09c7", "\u09be", "か", "\u3099", "Å", "\U0001d15e", "\u0f73", " "}
+	pieces := []string{"a", "e", "ê", "\u0323", "\u0301", "\u0302", "\u0344", "각", "ᄀ", "ᅡ", "ᆨ", "\u09c7",
+		"\u09be", "か", "\u3099", "Å", "\U0001d15e", "\u0f73", " "}
 	for range 3000 {
 		var b strings.Builder
 		for range 1 + rng.IntN(10) {
@@ -231,7 +237,8 @@ func TestQwenLookups(t *testing.T) {
 	if got := tok.VocabSize(); got != 151669 {
 		t.Errorf("VocabSize %d, want 151669", got)
 	}
-	for text, want := range map[string]int32{"<|im_end|>": 151645, "Ġyes": 9834, " yes": 9834, "yes": 9693, "no": 2152, "是": 20412, "\n": 198} {
+	for text, want := range map[string]int32{"<|im_end|>": 151645, "Ġyes": 9834, " yes": 9834, "yes": 9693, "no": 2152,
+		"是": 20412, "\n": 198} {
 		if got, ok := tok.TokenID(text); !ok || got != want {
 			t.Errorf("TokenID(%q) = %d, %v, want %d", text, got, ok, want)
 		}

@@ -77,7 +77,8 @@ func (f *Runner) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) 
 	if err := j.Plan.Validate(Vocab, Positions); err != nil {
 		return nil, err
 	}
-	res := &engine.Result{Computed: j.Plan.Tokens(), Queue: 1500 * time.Microsecond, Compute: 2 * time.Millisecond, BatchTokens: 64}
+	res := &engine.Result{Computed: j.Plan.Tokens(), Queue: 1500 * time.Microsecond, Compute: 2 * time.Millisecond,
+		BatchTokens: 64}
 	for _, w := range j.Want {
 		s := &j.Plan.Segments[w.Segment]
 		if len(s.Tokens) == 0 {

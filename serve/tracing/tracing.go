@@ -46,9 +46,11 @@ func New(ctx context.Context, opt Options) (*Tracer, error) {
 }
 
 func over(sink sdk.TracerProviderOption, opt Options) *Tracer {
-	about := resource.NewSchemaless(attribute.String("service.name", "grebe"), attribute.String("service.version", opt.Version),
+	about := resource.NewSchemaless(attribute.String("service.name", "grebe"),
+		attribute.String("service.version", opt.Version),
 		attribute.String("service.instance.id", opt.Node))
-	p := sdk.NewTracerProvider(sink, sdk.WithResource(about), sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Share))))
+	p := sdk.NewTracerProvider(sink, sdk.WithResource(about),
+		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Share))))
 	return &Tracer{tracer: p.Tracer("grebe"), provider: p}
 }
 
@@ -64,7 +66,8 @@ var propagator = propagation.TraceContext{}
 
 // Begin begins the span of a request. It is part of the caller's trace if the headers name one. The caller MUST call
 // end with the HTTP status and, if the server failed, the reason.
-func (t *Tracer) Begin(ctx context.Context, headers propagation.TextMapCarrier, op string) (_ context.Context, end func(status int, failure string)) {
+func (t *Tracer) Begin(ctx context.Context, headers propagation.TextMapCarrier,
+	op string) (_ context.Context, end func(status int, failure string)) {
 	if t == nil {
 		return ctx, func(int, string) {}
 	}
@@ -78,7 +81,8 @@ func (t *Tracer) Begin(ctx context.Context, headers propagation.TextMapCarrier, 
 	}
 }
 
-// Parent returns the span that ctx is in, as W3C's headers traceparent and tracestate have it. Both are empty if there is none.
+// Parent returns the span that ctx is in, as W3C's headers traceparent and tracestate have it. Both are empty if there
+// is none.
 func Parent(ctx context.Context) (parent, state string) {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return "", ""
@@ -88,8 +92,8 @@ func Parent(ctx context.Context) (parent, state string) {
 	return headers["traceparent"], headers["tracestate"]
 }
 
-// Continue begins the span of a request that another process forwarded, with what Parent returned there. The caller MUST call end,
-// with nil or with why the server failed.
+// Continue begins the span of a request that another process forwarded, with what Parent returned there. The caller
+// MUST call end, with nil or with why the server failed.
 func (t *Tracer) Continue(ctx context.Context, parent, state, op string) (_ context.Context, end func(error)) {
 	if t == nil {
 		return ctx, func(error) {}
@@ -112,7 +116,8 @@ func Named(ctx context.Context, request, model string) {
 }
 
 // Stage adds the span of a stage that has ended.
-func (t *Tracer) Stage(ctx context.Context, name string, start time.Time, took time.Duration, about ...attribute.KeyValue) {
+func (t *Tracer) Stage(ctx context.Context, name string, start time.Time, took time.Duration,
+	about ...attribute.KeyValue) {
 	if t == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return
 	}
@@ -139,7 +144,8 @@ func (t *Tracer) Rounds(do Do) Do {
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())
 		} else {
-			span.SetAttributes(attribute.Int("grebe.tokens.computed", r.Computed), attribute.Int("grebe.tokens.cached", r.Cached))
+			span.SetAttributes(attribute.Int("grebe.tokens.computed", r.Computed),
+				attribute.Int("grebe.tokens.cached", r.Cached))
 			t.Stage(inside, "queue", start, r.Queue)
 			t.Stage(inside, "compute", end.Add(-r.Compute), r.Compute, attribute.Int("grebe.batch.tokens", r.BatchTokens))
 		}

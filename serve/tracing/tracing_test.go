@@ -39,7 +39,8 @@ func spans(t *testing.T, share float64, header string) tracetest.SpanStubs {
 		t.Fatalf("the job's result is lost: %v, %v", res, err)
 	}
 	broken := errors.New("broken")
-	if _, err := tr.Rounds(func(context.Context, *engine.Job) (*engine.Result, error) { return nil, broken })(ctx, nil); !errors.Is(err, broken) {
+	if _, err := tr.Rounds(func(context.Context, *engine.Job) (*engine.Result, error) { return nil, broken })(ctx,
+		nil); !errors.Is(err, broken) {
 		t.Fatalf("the job's error is lost: %v", err)
 	}
 	end(http.StatusInternalServerError, "Internal Server Error")

@@ -2,8 +2,8 @@
 // requests leave.
 //
 // A job is three files: its requests, its results and its state. A request has one line of results, an error if it
-// cannot be answered. So the number of whole lines of results is how far a job is, and a process that was killed goes on
-// there. One job runs at a time, the oldest first.
+// cannot be answered. So the number of whole lines of results is how far a job is, and a process that was killed goes
+// on there. One job runs at a time, the oldest first.
 //
 // Jobs is safe for concurrent use. Its lock is not held while files are read or written, except to create a state.
 package batch
@@ -149,8 +149,8 @@ func (b *Jobs) Get(id string) (Job, error) {
 	return Job{}, ErrNone
 }
 
-// Add creates a job. receive calls add with each request; the lines have no newline. A job of that id stays as it is and
-// is returned, so that a client can repeat a call.
+// Add creates a job. receive calls add with each request; the lines have no newline. A job of that id stays as it is
+// and is returned, so that a client can repeat a call.
 func (b *Jobs) Add(id, op string, receive func(add func(line []byte) error) error) (Job, error) {
 	if !ids.MatchString(id) {
 		return Job{}, ErrID

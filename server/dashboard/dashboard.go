@@ -17,7 +17,8 @@ import (
 var files embed.FS
 
 // Policy is the Content-Security-Policy of the page: only this server's own files.
-const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 var page = template.Must(template.ParseFS(files, "index.html"))
 
@@ -36,7 +37,8 @@ func Page(a About) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-var kinds = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+var kinds = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml"}
 
 // Has reports whether the page has a file of this name.
 func Has(name string) bool {

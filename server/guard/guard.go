@@ -5,8 +5,8 @@
 // everyone.
 //
 // A Guard is safe for concurrent use. Replace changes its keys while it is in use; a key that stays keeps the rest of
-// its rate. A Guard starts no goroutine, and time is an argument. Members of a cluster exchange what each has let through: see
-// Spent and Heard.
+// its rate. A Guard starts no goroutine, and time is an argument. Members of a cluster exchange what each has let
+// through: see Spent and Heard.
 package guard
 
 import (
@@ -258,8 +258,8 @@ type bucket struct {
 // longest bounds a wait, because that of a tiny rate would overflow a Duration.
 const longest = 365 * 24 * time.Hour
 
-// spend takes one request from the bucket, or returns the time until there is one. The bucket has a share of its rate and its
-// burst, but room for one request.
+// spend takes one request from the bucket, or returns the time until there is one. The bucket has a share of its rate
+// and its burst, but room for one request.
 func (b *bucket) spend(now time.Time, share float64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -30,7 +30,8 @@ func TestWithoutKeysEveryoneIsLetIn(t *testing.T) {
 func TestRoles(t *testing.T) {
 	shop, shopDigest := NewKey()
 	boss, bossDigest := NewKey()
-	g := newGuard(t, Key{Name: "shop", SHA256: shopDigest, Roles: []Role{Serve}}, Key{Name: "boss", SHA256: bossDigest, Roles: []Role{Admin}})
+	g := newGuard(t, Key{Name: "shop", SHA256: shopDigest, Roles: []Role{Serve}},
+		Key{Name: "boss", SHA256: bossDigest, Roles: []Role{Admin}})
 	for _, c := range []struct {
 		key  string
 		role Role
@@ -151,7 +152,8 @@ func TestBadKeys(t *testing.T) {
 }
 
 func TestBearer(t *testing.T) {
-	for header, want := range map[string]string{"Bearer abc": "abc", "bearer  abc ": "abc", "Basic abc": "", "abc": "", "": ""} {
+	for header, want := range map[string]string{"Bearer abc": "abc", "bearer  abc ": "abc", "Basic abc": "", "abc": "",
+		"": ""} {
 		if got := Bearer(header); got != want {
 			t.Errorf("Bearer(%q) = %q, want %q", header, got, want)
 		}

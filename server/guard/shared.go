@@ -11,12 +11,14 @@ import (
 	"sync/atomic"
 )
 
-// shared makes the limits of keys hold over all members of a cluster. Every member has the whole bucket of a key. It takes from it
-// what its own clients spend, and what other members say that theirs have spent. What others spent since their last report is not
-// known, so for a moment the sum can exceed the limit; the bucket is then in debt, and all members refuse until that is paid back.
+// shared makes the limits of keys hold over all members of a cluster. Every member has the whole bucket of a key. It
+// takes from it what its own clients spend, and what other members say that theirs have spent. What others spent since
+// their last report is not known, so for a moment the sum can exceed the limit; the bucket is then in debt, and all
+// members refuse until that is paid back.
 //
-// A member that cannot be reached may spend too. Its fair share of the limit is left to it: with 2 of 3 members in reach, a bucket
-// fills at two thirds of its rate. So the sides of a partition together hold the limit, and none is ever without one.
+// A member that cannot be reached may spend too. Its fair share of the limit is left to it: with 2 of 3 members in
+// reach, a bucket fills at two thirds of its rate. So the sides of a partition together hold the limit, and none is
+// ever without one.
 type shared struct {
 	mu    sync.Mutex
 	peers map[string]*peer // the other members
@@ -51,8 +53,8 @@ const debtSeconds = 60
 // Wake receives a value after requests of limited keys were counted. Other members should get a report soon.
 func (g *Guard) Wake() <-chan struct{} { return g.shared.wake }
 
-// Spent returns a report for the other members: how many requests of each limited key were let through since the process started.
-// Keys are named by part of a digest. A later report has a higher number.
+// Spent returns a report for the other members: how many requests of each limited key were let through since the
+// process started. Keys are named by part of a digest. A later report has a higher number.
 func (g *Guard) Spent() (number uint64, spent map[uint64]uint64) {
 	s := &g.shared
 	s.mu.Lock()
@@ -94,8 +96,9 @@ func (g *Guard) SetPeers(ids []string) {
 	s.settle()
 }
 
-// Heard takes a report of another member's process with this boot id. The first report of a process, and the first after it was out of
-// reach, only say where to count from: until then it had its own share. A report that a later one has overtaken is ignored.
+// Heard takes a report of another member's process with this boot id. The first report of a process, and the first
+// after it was out of reach, only say where to count from: until then it had its own share. A report that a later one
+// has overtaken is ignored.
 func (g *Guard) Heard(id, boot string, number uint64, spent map[uint64]uint64) {
 	s := &g.shared
 	s.mu.Lock()
@@ -146,7 +149,8 @@ func (s *shared) settle() {
 // LimitShare returns the share of the limits that the members in reach have, 0 to 1.
 func (g *Guard) LimitShare() float64 { return g.shared.share.get() }
 
-// KeysDigest returns a digest of all keys with names, roles and limits, by which members compare theirs; empty: there are none.
+// KeysDigest returns a digest of all keys with names, roles and limits, by which members compare theirs; empty: there
+// are none.
 func (g *Guard) KeysDigest() string {
 	list := slices.Clone(g.list())
 	if len(list) == 0 {

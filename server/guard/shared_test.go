@@ -148,8 +148,8 @@ func (f *fleet) most() (most int) {
 	return most
 }
 
-// The limit holds over all members, however clients spread over them: at most a tenth more than one server would let through in any
-// ten seconds, and at least nine tenths of it on average.
+// The limit holds over all members, however clients spread over them: at most a tenth more than one server would let
+// through in any ten seconds, and at least nine tenths of it on average.
 func TestLimitsHoldOverAllMembers(t *testing.T) {
 	patterns := map[string]func(n int, total float64) func(int, time.Duration) float64{
 		"even": func(n int, total float64) func(int, time.Duration) float64 {
@@ -176,29 +176,31 @@ func TestLimitsHoldOverAllMembers(t *testing.T) {
 			rate  float64
 			burst int
 			over  float64 // demand, as a multiple of the rate
-		}{{2, 50, 0, 5}, {3, 200, 0, 2}, {3, 200, 20, 10}, {8, 100, 0, 5}, {3, 2, 0, 10}, {3, 1000, 0, 1.2}, {3, 100, 0, .5}} {
-			t.Run(fmt.Sprintf("%s %d members rate %v burst %d demand %v", name, c.n, c.rate, c.burst, c.over), func(t *testing.T) {
-				f := newFleet(t, c.n, c.rate, c.burst)
-				const seconds = 40
-				demand := pattern(c.n, c.over*c.rate)
-				sent := 0.0
-				for at := time.Duration(0); at < seconds*time.Second; at += time.Millisecond {
-					for i := range c.n {
-						sent += demand(i, at) / 1000
+		}{{2, 50, 0, 5}, {3, 200, 0, 2}, {3, 200, 20, 10}, {8, 100, 0, 5}, {3, 2, 0, 10}, {3, 1000, 0, 1.2},
+			{3, 100, 0, .5}} {
+			t.Run(fmt.Sprintf("%s %d members rate %v burst %d demand %v", name, c.n, c.rate, c.burst, c.over),
+				func(t *testing.T) {
+					f := newFleet(t, c.n, c.rate, c.burst)
+					const seconds = 40
+					demand := pattern(c.n, c.over*c.rate)
+					sent := 0.0
+					for at := time.Duration(0); at < seconds*time.Second; at += time.Millisecond {
+						for i := range c.n {
+							sent += demand(i, at) / 1000
+						}
 					}
-				}
-				passed := f.run(seconds*time.Second, demand)
-				burst := float64(c.burst)
-				if burst == 0 {
-					burst = max(c.rate, 1)
-				}
-				if most, limit := f.most(), 10*c.rate+burst; float64(most) > 1.1*limit {
-					t.Errorf("%d requests in ten seconds, the limit is %.0f", most, limit)
-				}
-				if due := min(sent, seconds*c.rate); float64(passed) < .9*due {
-					t.Errorf("%d requests were let through, want about %.0f", passed, due)
-				}
-			})
+					passed := f.run(seconds*time.Second, demand)
+					burst := float64(c.burst)
+					if burst == 0 {
+						burst = max(c.rate, 1)
+					}
+					if most, limit := f.most(), 10*c.rate+burst; float64(most) > 1.1*limit {
+						t.Errorf("%d requests in ten seconds, the limit is %.0f", most, limit)
+					}
+					if due := min(sent, seconds*c.rate); float64(passed) < .9*due {
+						t.Errorf("%d requests were let through, want about %.0f", passed, due)
+					}
+				})
 		}
 	}
 }
@@ -249,7 +251,8 @@ func TestLimitsInAPartition(t *testing.T) {
 	}
 }
 
-// A process that restarts counts from 0 again. Reports that are late, or of a process that is gone, charge nothing twice.
+// A process that restarts counts from 0 again. Reports that are late, or of a process that is gone, charge nothing
+// twice.
 func TestReportsThatRepeat(t *testing.T) {
 	f := newFleet(t, 2, 1, 100)
 	g := f.members[0].g
@@ -261,7 +264,8 @@ func TestReportsThatRepeat(t *testing.T) {
 		number uint64
 		spent  uint64
 		left   float64
-	}{{"a", 1, 40, 100}, {"a", 3, 50, 90}, {"a", 2, 45, 90}, {"a", 3, 50, 90}, {"b", 1, 5, 90}, {"b", 2, 7, 88}, {"b", 3, 0, 88}, {"b", 4, 3, 85}} {
+	}{{"a", 1, 40, 100}, {"a", 3, 50, 90}, {"a", 2, 45, 90}, {"a", 3, 50, 90}, {"b", 1, 5, 90}, {"b", 2, 7, 88},
+		{"b", 3, 0, 88}, {"b", 4, 3, 85}} {
 		g.Heard("1", c.boot, c.number, report(c.spent))
 		if left() != c.left {
 			t.Errorf("report %+v: %v are left", c, left())
@@ -282,7 +286,8 @@ func TestReportsThatRepeat(t *testing.T) {
 func TestKeysDigest(t *testing.T) {
 	_, d1 := NewKey()
 	_, d2 := NewKey()
-	a, b := Key{Name: "a", SHA256: d1, Roles: []Role{Serve, Catalog}, Rate: 5}, Key{Name: "b", SHA256: d2, Roles: []Role{Admin}}
+	a, b := Key{Name: "a", SHA256: d1, Roles: []Role{Serve, Catalog}, Rate: 5},
+		Key{Name: "b", SHA256: d2, Roles: []Role{Admin}}
 	digest := func(keys ...Key) string {
 		g, err := New(keys)
 		if err != nil {
@@ -298,7 +303,8 @@ func TestKeysDigest(t *testing.T) {
 	}
 	faster, renamed, fewer := a, a, a
 	faster.Rate, renamed.Name, fewer.Roles = 6, "c", []Role{Serve}
-	for name, got := range map[string]string{"rate": digest(faster, b), "name": digest(renamed, b), "roles": digest(fewer, b), "one key": digest(a), "none": digest()} {
+	for name, got := range map[string]string{"rate": digest(faster, b), "name": digest(renamed, b),
+		"roles": digest(fewer, b), "one key": digest(a), "none": digest()} {
 		if got == want {
 			t.Errorf("%s: the digest is the same", name)
 		}

@@ -28,7 +28,8 @@ func (c *Certificates) Reload() error {
 	if err != nil {
 		return fmt.Errorf("guard: read the certificate %s and its key: %w", c.cert, err)
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
+		NextProtos: []string{"h2", "http/1.1"}}
 	if c.clientCA != "" {
 		data, err := os.ReadFile(c.clientCA)
 		if err != nil {

@@ -148,7 +148,8 @@ func catalogLines(w *shop.World) ([]byte, error) {
 		return nil, err
 	}
 	if len(codes) != levels*len(w.Items) {
-		return nil, fmt.Errorf("%s has %d codes for %d items: it was made for another shop", codesFile, len(codes), len(w.Items))
+		return nil, fmt.Errorf("%s has %d codes for %d items: it was made for another shop", codesFile, len(codes),
+			len(w.Items))
 	}
 	var out bytes.Buffer
 	for i := range w.Items {

@@ -61,7 +61,8 @@ func TestTrainedModelKnowsTheShop(t *testing.T) {
 		}
 		seen[key] = it.Id
 	}
-	for name, token := range map[string]int32{"<a_0>": codes.FirstToken[0], "<b_0>": codes.FirstToken[1], "<c_0>": codes.FirstToken[2]} {
+	for name, token := range map[string]int32{"<a_0>": codes.FirstToken[0], "<b_0>": codes.FirstToken[1],
+		"<c_0>": codes.FirstToken[2]} {
 		if id, _ := tok.TokenID(name); id != token {
 			t.Errorf("%s is token %d, the configuration says %d", name, id, token)
 		}

@@ -78,7 +78,8 @@ func writeToy(dir string) error {
 	checkpoint := filepath.Join(dir, "checkpoint")
 	if err := modeltest.Write(checkpoint, modeltest.Spec{
 		Architecture: modeltest.Qwen3, Hidden: 256, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 768,
-		Vocab: vocab.Size() + len(special), MaxPositions: 4096, Tied: true, RopeTheta: 1e6, DType: compute.BF16, Seed: 20260801,
+		Vocab: vocab.Size() + len(special), MaxPositions: 4096, Tied: true, RopeTheta: 1e6, DType: compute.BF16,
+		Seed: 20260801,
 	}); err != nil {
 		return err
 	}
@@ -88,7 +89,8 @@ func writeToy(dir string) error {
 	}
 	for name, data := range map[string][]byte{
 		filepath.Join("checkpoint", "tokenizer.json"): tokenizer,
-		"items.ndjson": lines, "users.ndjson": toyUsers, ConfigFile: fmt.Appendf(nil, toyConfig, list(first), list(toyLevels)),
+		"items.ndjson": lines, "users.ndjson": toyUsers,
+		ConfigFile: fmt.Appendf(nil, toyConfig, list(first), list(toyLevels)),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err

@@ -85,7 +85,8 @@ func TestToyItemsHaveCodes(t *testing.T) {
 		for l, c := range it.Codes {
 			name := fmt.Sprintf("<%c_%d>", 'a'+l, c)
 			if id, ok := tok.TokenID(name); !ok || id != codes.FirstToken[l]+int32(c) || int32(c) >= codes.Size[l] {
-				t.Errorf("%s: code %d of level %d is token %d, which is not %s of the vocabulary", it.ID, c, l, codes.FirstToken[l]+int32(c), name)
+				t.Errorf("%s: code %d of level %d is token %d, which is not %s of the vocabulary", it.ID, c, l,
+					codes.FirstToken[l]+int32(c), name)
 			}
 		}
 		if key := fmt.Sprint(it.Codes); seen[key] {

@@ -1,6 +1,6 @@
-// Package grains caches embedding rows in virtual time, as package embed caches them: in sets of 64 slots. evict.Homes says
-// which set a grain of rows belongs to, evict.SlabSet which slot of the set it gets, in the order of use. The cache grows
-// and shrinks by whole sets.
+// Package grains caches embedding rows in virtual time, as package embed caches them: in sets of 64 slots. evict.Homes
+// says which set a grain of rows belongs to, evict.SlabSet which slot of the set it gets, in the order of use. The
+// cache grows and shrinks by whole sets.
 package grains
 
 import (

@@ -92,7 +92,8 @@ func New(dir string, w *shop.World) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arrays: meta.json: %w", err)
 	}
-	for name, data := range map[string][]byte{"tokenizer.json": data, "meta.json": append(meta, '\n'), "items.ndjson": x.catalog()} {
+	for name, data := range map[string][]byte{"tokenizer.json": data, "meta.json": append(meta, '\n'),
+		"items.ndjson": x.catalog()} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return nil, fmt.Errorf("arrays: %w", err)
 		}
@@ -103,7 +104,8 @@ func New(dir string, w *shop.World) (*Writer, error) {
 // vocabulary trains the BPE and adds the special tokens.
 func (x *Writer) vocabulary() ([]byte, error) {
 	p := &prompts
-	texts := repeated(p.Preamble, p.LeadIn, " "+p.Instruction, " "+p.Pointwise, p.Instruction, p.Pointwise, p.GenerateInstruction)
+	texts := repeated(p.Preamble, p.LeadIn, " "+p.Instruction, " "+p.Pointwise, p.Instruction, p.Pointwise,
+		p.GenerateInstruction)
 	for i := range x.w.Items {
 		texts = append(texts, x.w.Items[i].Text())
 	}

@@ -50,7 +50,8 @@ func TestPlansOfTheScriptsAreThoseOfTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what package prompt lays out: GREBE_UPDATE=1 writes it anew, and then training/plans.py must follow", golden)
+		t.Errorf("%s is not what package prompt lays out: GREBE_UPDATE=1 writes it anew, and then training/plans.py must "+
+			"follow", golden)
 	}
 }
 
@@ -62,7 +63,8 @@ func planCases(t *testing.T) []planCase {
 	for i, prompts := range []map[string][]int32{full, bare} {
 		text := func(name string) prompt.Text { return prompt.Text{Tokens: prompts[name]} }
 		b, err := prompt.New(prompt.Config{
-			Preamble: text("preamble"), LeadIn: text("lead_in"), Instruction: text("instruction"), GenerateInstruction: text("generate_instruction"),
+			Preamble: text("preamble"), LeadIn: text("lead_in"), Instruction: text("instruction"),
+			GenerateInstruction: text("generate_instruction"),
 		}, nil, 100)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +73,8 @@ func planCases(t *testing.T) []planCase {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := planCase{Name: fmt.Sprintf("%s %s %d", kind, order, i), Prompts: prompts, Order: order.String(), Kind: kind, User: user, Items: items}
+			c := planCase{Name: fmt.Sprintf("%s %s %d", kind, order, i), Prompts: prompts, Order: order.String(), Kind: kind,
+				User: user, Items: items}
 			c.fill(l.Plan, l.Answers)
 			out = append(out, c)
 		}
@@ -161,7 +164,8 @@ func TestCustomersWriteArraysOfTheSplit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "{'descr': '<u2', 'fortran_order': False, 'shape': (3, 100), }"; !bytes.Contains(data, []byte(want)) || len(data)%64 != (3*100*2)%64 {
+	if want := "{'descr': '<u2', 'fortran_order': False, 'shape': (3, 100), }"; !bytes.Contains(data, []byte(want)) ||
+		len(data)%64 != (3*100*2)%64 {
 		t.Errorf("test.offers.npy has %d bytes and begins %q", len(data), data[:80])
 	}
 	if _, err := os.Stat(filepath.Join(dir, "train.p.npy")); err == nil {

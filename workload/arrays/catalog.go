@@ -19,9 +19,9 @@ const titleMerges = 4000
 func Line(text string) string { return "- " + text + "\n" }
 
 // Catalog writes a catalog that is not the shop's into dir, which exists: tokenizer.json, trained on the texts of its
-// items; items.ndjson with identifiers; meta.json; the tokens of each item as a candidate (items.tokens, items.offsets) and
-// in a history (items.lines, items.line_offsets). Who had which item is for a script to say: a text is its first line and
-// the lines of its items, and so are its tokens. There are no codes.
+// items; items.ndjson with identifiers; meta.json; the tokens of each item as a candidate (items.tokens, items.offsets)
+// and in a history (items.lines, items.line_offsets). Who had which item is for a script to say: a text is its first
+// line and the lines of its items, and so are its tokens. There are no codes.
 func Catalog(dir string, items []*grebev1.Item, head string) error {
 	ids, texts := make([]string, len(items)), repeated(prompts.Preamble, prompts.LeadIn, prompts.Instruction, head)
 	for i, it := range items {
@@ -59,7 +59,8 @@ func Catalog(dir string, items []*grebev1.Item, head string) error {
 		lines = appendTokens(lines, x.tok.Encode(Line(*it.Text)))
 		offsets, lineOffsets = append(offsets, int64(len(tokens))), append(lineOffsets, int64(len(lines)))
 	}
-	for name, data := range map[string][]byte{"tokenizer.json": data, "meta.json": append(meta, '\n'), "items.ndjson": catalog} {
+	for name, data := range map[string][]byte{"tokenizer.json": data, "meta.json": append(meta, '\n'),
+		"items.ndjson": catalog} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return fmt.Errorf("arrays: %w", err)
 		}

@@ -17,7 +17,8 @@ import (
 func TestCatalogLinesMakeTexts(t *testing.T) {
 	const head = "The customer bought:\n"
 	dir := t.TempDir()
-	titles := []string{"Nail Lacquer, 0.5-Fluid Ounce", "BB Cream!", "- Best (2 Pack)...", "Crème \u0301 30%", "a", "Two  spaces 12"}
+	titles := []string{"Nail Lacquer, 0.5-Fluid Ounce", "BB Cream!", "- Best (2 Pack)...", "Crème \u0301 30%", "a",
+		"Two  spaces 12"}
 	var items []*grebev1.Item
 	for i, title := range titles {
 		items = append(items, &grebev1.Item{Id: fmt.Sprintf("B%03d", i), Text: &title})

@@ -132,7 +132,8 @@ func (x *Writer) saveCustomers(split shop.Split, all []customer) error {
 			middleUser, middleEvent = append(middleUser, int32(i)), append(middleEvent, q.event)
 			middleOffers, middleChosen = append(middleOffers, q.offer...), append(middleChosen, q.chosen)
 		}
-		offsets, events, rows = append(offsets, int64(len(tokens))), append(events, int64(len(items))), append(rows, int64(len(stream)))
+		offsets, events, rows = append(offsets, int64(len(tokens))), append(events, int64(len(items))),
+			append(rows, int64(len(stream)))
 	}
 	list := []int{len(all), len(offers) / max(len(all), 1)}
 	arrays := map[string]array{
@@ -141,7 +142,8 @@ func (x *Writer) saveCustomers(split shop.Split, all []customer) error {
 		"stream": flat(stream), "rows": flat(rows),
 	}
 	if split == shop.Train {
-		arrays["middle_user"], arrays["middle_event"], arrays["middle_chosen"] = flat(middleUser), flat(middleEvent), flat(middleChosen)
+		arrays["middle_user"], arrays["middle_event"], arrays["middle_chosen"] = flat(middleUser), flat(middleEvent),
+			flat(middleChosen)
 		arrays["middle_offers"] = array{middleOffers, []int{len(middleUser), list[1]}}
 	} else {
 		arrays["p"] = array{p, list}

@@ -23,7 +23,8 @@ func base(name string, seed uint64) Spec {
 	}
 }
 
-// Names are those that Named knows: the three of the paper and swing on one GPU, and the three again on a node of eight.
+// Names are those that Named knows: the three of the paper and swing on one GPU, and the three again on a node of
+// eight.
 func Names() []string {
 	return []string{"steady", "trend", "burst", "swing", "node-steady", "node-trend", "node-burst"}
 }

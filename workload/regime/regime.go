@@ -64,7 +64,8 @@ func (s *Spec) Validate() error {
 		}
 	}
 	if len(s.Hot) == 0 || s.Rate <= 0 || s.MinEvents < 1 || s.MaxEvents < s.MinEvents || s.Gap <= 0 || s.Session < 1 ||
-		s.Tables < 1 || s.Grains < 2 || s.Grain < 1 || s.Skew <= 0 || s.Skew == 1 || s.Long != nil && len(s.Long) != len(s.Hot) {
+		s.Tables < 1 || s.Grains < 2 || s.Grain < 1 || s.Skew <= 0 || s.Skew == 1 ||
+		s.Long != nil && len(s.Long) != len(s.Hot) {
 		return fmt.Errorf("regime: %s makes no sense: %+v", s.Name, *s)
 	}
 	return nil

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 )
 
-// Training returns a workload to train and tune on: of the same family as the named ones, with another course of the hot
-// share and other loads, gaps, tables and popularity. Seeds are apart from those of the verdict.
+// Training returns a workload to train and tune on: of the same family as the named ones, with another course of the
+// hot share and other loads, gaps, tables and popularity. Seeds are apart from those of the verdict.
 func Training(seed uint64, epochs int) Spec {
 	r := rand.New(rand.NewPCG(seed, 0x7EAC4))
 	s := base(fmt.Sprintf("training-%d", seed), 1_000_000+seed)
@@ -33,8 +33,9 @@ func Training(seed uint64, epochs int) Spec {
 	return s
 }
 
-// TrainingNode returns a workload of a node of eight GPUs to tune on: of the same family as those that begin with node-, with other
-// courses of the hot share (level, drifts up and down, bursts of other heights and times, steps that last), loads, gaps, tables and popularity.
+// TrainingNode returns a workload of a node of eight GPUs to tune on: of the same family as those that begin with
+// node-, with other courses of the hot share (level, drifts up and down, bursts of other heights and times, steps that
+// last), loads, gaps, tables and popularity.
 func TrainingNode(seed uint64) Spec {
 	r := rand.New(rand.NewPCG(seed, 0x40DE5))
 	s := nodeBase(fmt.Sprintf("training-node-%d", seed), 2_000_000+seed)

@@ -1,6 +1,6 @@
 // Package net has the small networks of package alloc: layers of weights with rectified units, forward without
-// allocation, gradients by hand, Adam. All sums are made in one order, so that training is a function of its seed. It is
-// pure. A Net is not safe for concurrent use, since it keeps the activations of its last input.
+// allocation, gradients by hand, Adam. All sums are made in one order, so that training is a function of its seed. It
+// is pure. A Net is not safe for concurrent use, since it keeps the activations of its last input.
 package net
 
 import (
@@ -21,8 +21,8 @@ type Net struct {
 	back   [][]float64 // gradients of values
 }
 
-// New returns a network with sizes[0] inputs and sizes[len−1] outputs. Weights are drawn from r with He's deviation; the
-// last layer's times last, so that 0 makes all outputs 0.
+// New returns a network with sizes[0] inputs and sizes[len−1] outputs. Weights are drawn from r with He's deviation;
+// the last layer's times last, so that 0 makes all outputs 0.
 func New(r *rand.Rand, last float64, sizes ...int) *Net {
 	n := &Net{sizes: sizes}
 	for i := range sizes[:len(sizes)-1] {

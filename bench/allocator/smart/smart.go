@@ -81,8 +81,8 @@ type Config struct {
 // that overrides both in a burst. Decide is the decision loop, Learn the learning loop.
 //
 // What the paper leaves open:
-//   - The adapter's five inputs are hot share, KV hits, embedding hits, the share of embeddings and P99. Its output goes
-//     through a hyperbolic tangent and is at most 0.02.
+//   - The adapter's five inputs are hot share, KV hits, embedding hits, the share of embeddings and P99. Its output
+//     goes through a hyperbolic tangent and is at most 0.02.
 //   - Its loss is the square of the distance to a target: after a move, the direction in which latency would have
 //     fallen. Where P99 rose after a move the target is the other way, where it fell the same way, 0.02 at most and all
 //     of it if P99 changed by a few tenths of the SLO.
@@ -130,7 +130,8 @@ func New(p *Policy, cfg Config) *Allocator {
 		cfg.RescueStep = 0.06
 	}
 	r := rand.New(rand.NewPCG(cfg.Seed, 0xADA))
-	return &Allocator{cfg: cfg, policy: p, rng: r, adapter: net.New(r, 0, adapterInputs, 16, 1), replay: make([]sample, 0, replaySize)}
+	return &Allocator{cfg: cfg, policy: p, rng: r, adapter: net.New(r, 0, adapterInputs, 16, 1),
+		replay: make([]sample, 0, replaySize)}
 }
 
 // Decide chooses the next share. It allocates nothing.

@@ -112,7 +112,8 @@ func BenchmarkSmart(b *testing.B) {
 }
 
 func TestDecisionsAllocateNothing(t *testing.T) {
-	s, o := New(constant(t, 2), Config{SLO: 30}), alloc.Observation{State: alloc.State{Hot: 0.3, Alpha: 0.5, P99: 20}, Requests: 1000}
+	s, o := New(constant(t, 2), Config{SLO: 30}), alloc.Observation{
+		State: alloc.State{Hot: 0.3, Alpha: 0.5, P99: 20}, Requests: 1000}
 	if a := testing.AllocsPerRun(2000, func() { s.Decide(&o) }); a != 0 {
 		t.Errorf("%v allocations", a)
 	}

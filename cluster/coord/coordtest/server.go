@@ -49,7 +49,8 @@ type grant struct {
 // NewServer starts an empty server. The caller MUST Close it.
 func NewServer() *Server {
 	return &Server{
-		changed: make(chan struct{}), entries: map[string]record{}, leases: map[int64]*grant{}, watches: map[*watch]struct{}{},
+		changed: make(chan struct{}), entries: map[string]record{}, leases: map[int64]*grant{},
+		watches: map[*watch]struct{}{},
 	}
 }
 
@@ -248,7 +249,8 @@ func (c *Client) List(ctx context.Context, prefix string) (out []coord.Entry, er
 }
 
 // Swap implements coord.Coordinator.
-func (c *Client) Swap(ctx context.Context, key string, data []byte, expected int64, lease coord.Lease) (version int64, err error) {
+func (c *Client) Swap(ctx context.Context, key string, data []byte, expected int64,
+	lease coord.Lease) (version int64, err error) {
 	if err := coord.Check(key, data); err != nil {
 		return 0, err
 	}

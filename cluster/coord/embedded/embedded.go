@@ -26,13 +26,14 @@ import (
 
 // Options of a server.
 type Options struct {
-	Dir      string        // the folder of its data, created if it does not exist
-	Listen   string        // host:port for clients; default 127.0.0.1:0, a free port
-	Cert     string        // file of the server's certificate; required unless Listen is a loopback address
-	Key      string        // file of its key
-	CA       string        // file of the authority whose certificates clients must present
-	Log      *slog.Logger  // warnings and errors of etcd; nil: none
-	Election time.Duration // etcd's election timeout, of which a lease lasts at least 1.5; default 1 s. A tick is a tenth of it
+	Dir    string       // the folder of its data, created if it does not exist
+	Listen string       // host:port for clients; default 127.0.0.1:0, a free port
+	Cert   string       // file of the server's certificate; required unless Listen is a loopback address
+	Key    string       // file of its key
+	CA     string       // file of the authority whose certificates clients must present
+	Log    *slog.Logger // warnings and errors of etcd; nil: none
+	// etcd's election timeout, of which a lease lasts at least 1.5; default 1 s. A tick is a tenth of it
+	Election time.Duration
 }
 
 // Validate checks the options.
@@ -51,7 +52,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("embedded etcd: listen on %q: %w", o.Listen, err)
 	}
 	if ip := net.ParseIP(host); !o.secure() && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("embedded etcd: listen on %s: without certificates only on a loopback address, such as 127.0.0.1:2379", o.Listen)
+		return fmt.Errorf("embedded etcd: listen on %s: without certificates only on a loopback address, such as "+
+			"127.0.0.1:2379", o.Listen)
 	}
 	return nil
 }

@@ -36,7 +36,8 @@ func TestGrowth(t *testing.T) {
 	took := time.Since(began)
 	time.Sleep(time.Until(began.Add(35 * time.Second))) // etcd looks for old files every 30 s
 	log := size(t, filepath.Join(dir, "member", "wal"))
-	t.Logf("after %d writes of %v each it has %d MB, %d MB of log", writes, took/time.Duration(writes), size(t, dir)>>20, log>>20)
+	t.Logf("after %d writes of %v each it has %d MB, %d MB of log", writes, took/time.Duration(writes), size(t, dir)>>20,
+		log>>20)
 	if log > (logFiles+3)*logFile {
 		t.Errorf("the log has %d MB", log>>20)
 	}

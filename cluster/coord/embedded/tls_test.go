@@ -36,7 +36,8 @@ func newAuthority(t testing.TB) *authority {
 }
 
 // sign writes NAME.crt and NAME.key.
-func (a *authority) sign(name string, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (a *authority) sign(name string, parent *x509.Certificate,
+	by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		a.t.Fatal(err)

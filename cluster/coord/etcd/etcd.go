@@ -71,10 +71,11 @@ func ParseURL(s string) ([]string, error) {
 }
 
 const (
-	maxDelay   = time.Second      // between attempts to connect
-	askEvery   = time.Second      // a watch asks for progress
-	lostAfter  = 3 * time.Second  // without an answer, a watch is lost
-	pingEvery  = 10 * time.Second // gRPC's minimum: a connection that does not answer is closed, so that calls go to another endpoint
+	maxDelay  = time.Second     // between attempts to connect
+	askEvery  = time.Second     // a watch asks for progress
+	lostAfter = 3 * time.Second // without an answer, a watch is lost
+	// gRPC's minimum: a connection that does not answer is closed, so that calls go to another endpoint
+	pingEvery  = 10 * time.Second
 	pingWithin = 2 * time.Second
 )
 
@@ -105,7 +106,8 @@ func Open(o Options) (*Client, error) {
 		MinConnectTimeout: o.Timeout,
 	}
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS, DialTimeout: o.Timeout, DialKeepAliveTime: pingEvery, DialKeepAliveTimeout: pingWithin,
+		Endpoints: o.Endpoints, TLS: o.TLS, DialTimeout: o.Timeout, DialKeepAliveTime: pingEvery,
+		DialKeepAliveTimeout: pingWithin,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect),
 			grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))},
 		Logger: zap.NewNop(),
@@ -231,7 +233,8 @@ func (c *Client) Delete(ctx context.Context, key string, expected int64) error {
 	defer cancel()
 	full := c.o.Root + key
 	r, err := c.c.Txn(attempt).
-		If(clientv3.Compare(clientv3.ModRevision(full), "=", expected), clientv3.Compare(clientv3.CreateRevision(full), ">", 0)).
+		If(clientv3.Compare(clientv3.ModRevision(full), "=", expected),
+			clientv3.Compare(clientv3.CreateRevision(full), ">", 0)).
 		Then(clientv3.OpDelete(full)).Commit()
 	if err != nil {
 		return failed(ctx, "delete", key, err)

@@ -25,7 +25,8 @@ type backend struct {
 
 func start(t testing.TB) *backend {
 	t.Helper()
-	b := &backend{o: embedded.Options{Dir: coordtest.Dir(t), Listen: coordtest.Address(), Election: 500 * time.Millisecond}}
+	b := &backend{o: embedded.Options{Dir: coordtest.Dir(t), Listen: coordtest.Address(),
+		Election: 500 * time.Millisecond}}
 	b.start(t)
 	t.Cleanup(func() { b.s.Close() })
 	return b
@@ -115,7 +116,8 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// Etcd comes back with an empty folder, and with fewer revisions than before: the watch shows what is there, not what was.
+// Etcd comes back with an empty folder, and with fewer revisions than before: the watch shows what is there, not what
+// was.
 func TestDataLost(t *testing.T) {
 	t.Parallel()
 	b := start(t)

@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 		return
 	}
 	dir, listen, _ := strings.Cut(args, " ")
-	s, err := embedded.Start(context.Background(), embedded.Options{Dir: dir, Listen: listen, Election: 500 * time.Millisecond})
+	s, err := embedded.Start(context.Background(), embedded.Options{
+		Dir: dir, Listen: listen, Election: 500 * time.Millisecond})
 	if err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)

@@ -15,8 +15,8 @@ func used(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkIdle has eight routers follow one idle node over sockets. An op is a second, of heartbeats only. It reports the
-// processor time of both sides per second and pair.
+// BenchmarkIdle has eight routers follow one idle node over sockets. An op is a second, of heartbeats only. It reports
+// the processor time of both sides per second and pair.
 func BenchmarkIdle(b *testing.B) {
 	const pairs = 8
 	n := newNode(b, 1, "", ServerConfig{})

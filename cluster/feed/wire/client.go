@@ -126,8 +126,8 @@ func (c *Client) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// link is a connection to the node. One goroutine takes its messages, and another one keeps the time. Messages make the second
-// one wake up only if it would sleep too long: most of them are heartbeats, which allow it to sleep longer.
+// link is a connection to the node. One goroutine takes its messages, and another one keeps the time. Messages make the
+// second one wake up only if it would sleep too long: most of them are heartbeats, which allow it to sleep longer.
 type link struct {
 	*Client
 	answered atomic.Bool

@@ -16,12 +16,14 @@ import (
 
 // ServerConfig describes a server.
 type ServerConfig struct {
-	Publisher  *feed.Publisher
-	Clock      func() time.Duration // of all feeds of the process, which send heartbeats together; default: since NewServer
-	Poll       time.Duration        // between two looks at a feed that had events in the last second; default 20 ms, else with heartbeats
-	Stall      time.Duration        // a follower that takes no message for so long is cut off; default 1 s
-	AuditEvery time.Duration        // default feed.AuditEvery
-	AuditSpan  time.Duration        // least time between two audits that followers ask for; default 1 s
+	Publisher *feed.Publisher
+	// of all feeds of the process, which send heartbeats together; default: since NewServer
+	Clock func() time.Duration
+	// between two looks at a feed that had events in the last second; default 20 ms, else with heartbeats
+	Poll       time.Duration
+	Stall      time.Duration // a follower that takes no message for so long is cut off; default 1 s
+	AuditEvery time.Duration // default feed.AuditEvery
+	AuditSpan  time.Duration // least time between two audits that followers ask for; default 1 s
 }
 
 func (c *ServerConfig) defaults() {
@@ -32,7 +34,8 @@ func (c *ServerConfig) defaults() {
 	for _, d := range []struct {
 		value *time.Duration
 		to    time.Duration
-	}{{&c.Poll, 20 * time.Millisecond}, {&c.Stall, time.Second}, {&c.AuditEvery, feed.AuditEvery}, {&c.AuditSpan, time.Second}} {
+	}{{&c.Poll, 20 * time.Millisecond}, {&c.Stall, time.Second}, {&c.AuditEvery, feed.AuditEvery},
+		{&c.AuditSpan, time.Second}} {
 		if *d.value == 0 {
 			*d.value = d.to
 		}
@@ -91,7 +94,8 @@ var errClosing = status.Error(codes.Unavailable, "feed: the node is closing")
 
 // Subscribe serves one follower.
 func (s *Server) Subscribe(stream clusterv1.Feed_SubscribeServer) error {
-	f := &follower{asks: make(chan *clusterv1.Ask, maxAsks), audits: make(chan *feed.Audit, 1), stall: time.NewTimer(s.config.Stall)}
+	f := &follower{asks: make(chan *clusterv1.Ask, maxAsks), audits: make(chan *feed.Audit, 1),
+		stall: time.NewTimer(s.config.Stall)}
 	f.stall.Stop()
 	ended := make(chan error, 2)
 	s.mu.Lock()

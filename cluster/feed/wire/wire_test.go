@@ -67,7 +67,8 @@ func newNode(t testing.TB, boot uint64, addr string, c ServerConfig, options ...
 	}
 	n := &node{Store: kv.New(shape, p), pool: p}
 	n.Follow(boot, 1<<16)
-	c.Publisher = feed.NewPublisher("a", secret, n.Store, func() feed.Load { return feed.Load{Backlog: 7 * time.Millisecond} })
+	c.Publisher = feed.NewPublisher("a", secret, n.Store,
+		func() feed.Load { return feed.Load{Backlog: 7 * time.Millisecond} })
 	n.server = NewServer(c)
 	n.grpc = grpc.NewServer(options...)
 	clusterv1.RegisterFeedServer(n.grpc, n.server)
@@ -152,7 +153,8 @@ func newRouter(t testing.TB, addr string, edit func(c *ClientConfig)) *router {
 	costs := schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: .01})
 	r := &router{start: time.Now().Add(-time.Minute)}
 	var err error
-	if r.Router, err = route.New(route.Config{Users: room, Items: room, Nodes: []route.Node{{Costs: costs}, {Costs: costs}}}); err != nil {
+	if r.Router, err = route.New(route.Config{Users: room, Items: room,
+		Nodes: []route.Node{{Costs: costs}, {Costs: costs}}}); err != nil {
 		t.Fatal(err)
 	}
 	c := ClientConfig{
@@ -241,7 +243,8 @@ func TestRouterRestarts(t *testing.T) {
 		changes.Wait()
 		late := equal(t, r, n)
 		s, _ := r.client.Stats()
-		t.Logf("round %d: %d entries are known after %v, equal %v after the last change; %+v", round, len(n.dump()), took, late, s)
+		t.Logf("round %d: %d entries are known after %v, equal %v after the last change; %+v", round, len(n.dump()), took,
+			late, s)
 		if s.Snapshots != 1 || s.Gaps != 0 {
 			t.Errorf("round %d: %+v", round, s)
 		}
@@ -377,8 +380,8 @@ func (p *proxy) cut() {
 	clear(p.conns)
 }
 
-// A link that stops forwarding makes the node unknown in time. The server cuts off a follower that takes nothing, instead of
-// keeping what it should get. When the link works again, the router starts over.
+// A link that stops forwarding makes the node unknown in time. The server cuts off a follower that takes nothing,
+// instead of keeping what it should get. When the link works again, the router starts over.
 func TestLinkStalls(t *testing.T) {
 	n := newNode(t, 1, "", ServerConfig{Stall: 400 * time.Millisecond})
 	rng := mathrand.New(mathrand.NewPCG(3, 1))
@@ -405,8 +408,8 @@ func TestLinkStalls(t *testing.T) {
 	t.Logf("unknown after %v, cut off %v after the last change, equal %v after it is known", took, cut, equal(t, r, n))
 }
 
-// An index that differs is compared with the node's sums and repaired, bucket by bucket: when it asks for it, and otherwise in
-// the node's next round.
+// An index that differs is compared with the node's sums and repaired, bucket by bucket: when it asks for it, and
+// otherwise in the node's next round.
 func TestIndexIsRepaired(t *testing.T) {
 	for name, c := range map[string]ServerConfig{
 		"asked": {AuditSpan: 50 * time.Millisecond},
@@ -495,7 +498,8 @@ func TestCredentials(t *testing.T) {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(authority.Leaf)
 	n := newNode(t, 1, "", ServerConfig{}, grpc.Creds(credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{certificate(t, &authority)}, ClientCAs: trusted, ClientAuth: tls.RequireAndVerifyClientCert,
+		Certificates: []tls.Certificate{certificate(t, &authority)}, ClientCAs: trusted,
+		ClientAuth: tls.RequireAndVerifyClientCert,
 	})))
 	n.change(mathrand.New(mathrand.NewPCG(5, 1)), 300, 500)
 	with := func(certificates ...tls.Certificate) func(c *ClientConfig) {
@@ -505,7 +509,8 @@ func TestCredentials(t *testing.T) {
 		}
 	}
 	other := certificate(t, nil)
-	for name, edit := range map[string]func(c *ClientConfig){"plain": nil, "none": with(), "foreign": with(certificate(t, &other))} {
+	for name, edit := range map[string]func(c *ClientConfig){
+		"plain": nil, "none": with(), "foreign": with(certificate(t, &other))} {
 		r := newRouter(t, n.addr, edit)
 		until(t, "the client is refused", patience, func() bool { return r.broken.Load() != nil })
 		if s, known := r.client.Stats(); known || s.Snapshots != 0 {

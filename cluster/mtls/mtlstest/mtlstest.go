@@ -61,7 +61,8 @@ func Template(cluster, node string) *x509.Certificate {
 
 // Write signs a certificate and writes it, its key and the authority's certificate to files in dir.
 func (a *Authority) Write(dir string, t *x509.Certificate) (mtls.Files, error) {
-	f := mtls.Files{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), CA: filepath.Join(dir, "ca.pem")}
+	f := mtls.Files{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
+		CA: filepath.Join(dir, "ca.pem")}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return f, err

@@ -133,8 +133,8 @@ func (a *Attention) prepare() error {
 }
 
 // Run computes layer of the planned batch: out[row] = softmax(q[row]·kᵀ/√HeadDim)·v for every row,
-// with q and out as [row][Heads·HeadDim]; or what Shape.Pointwise says instead of the softmax. q is rotated already, and the chunks hold K and V of all
-// tokens. q and out do not overlap.
+// with q and out as [row][Heads·HeadDim]; or what Shape.Pointwise says instead of the softmax. q is rotated already,
+// and the chunks hold K and V of all tokens. q and out do not overlap.
 func (a *Attention) Run(layer int, q, out []float32) {
 	p := &a.plan
 	n := p.rows * a.shape.Heads * a.shape.HeadDim

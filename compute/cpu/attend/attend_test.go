@@ -240,18 +240,20 @@ func pointwise(user, items, itemLen, last int) []testSegment {
 }
 
 var plans = map[string][]testSegment{
-	"user first":   userFirst(150, 12, 8, 5),
-	"item first":   itemFirst(70, 12, 8, 5),
-	"short user":   itemFirst(20, 9, 11, 3),
-	"pointwise":    pointwise(130, 5, 9, 2),
-	"one token":    {{len: 1}},
-	"one item":     userFirst(40, 1, 6, 4),
-	"empty user":   userFirst(0, 3, 7, 5),
-	"nothing":      {{len: 0}},
-	"cached":       {{len: 90, cached: 90}, {len: 100, cached: 37, sees: []int{0}}, {len: 3, cached: 3, sees: []int{0, 1}}},
-	"around tiles": {{len: 16}, {len: 32}, {len: 63}, {len: 64}, {len: 65}, {len: 128}, {len: 5, sees: upTo(0, 6)}, {len: 129, sees: []int{5, 2, 1, 4}}},
-	"long":         {{len: 300}, {len: 150, sees: []int{0}}},
-	"beams":        beams(150, 40, 3),
+	"user first": userFirst(150, 12, 8, 5),
+	"item first": itemFirst(70, 12, 8, 5),
+	"short user": itemFirst(20, 9, 11, 3),
+	"pointwise":  pointwise(130, 5, 9, 2),
+	"one token":  {{len: 1}},
+	"one item":   userFirst(40, 1, 6, 4),
+	"empty user": userFirst(0, 3, 7, 5),
+	"nothing":    {{len: 0}},
+	"cached": {{len: 90, cached: 90}, {len: 100, cached: 37, sees: []int{0}},
+		{len: 3, cached: 3, sees: []int{0, 1}}},
+	"around tiles": {{len: 16}, {len: 32}, {len: 63}, {len: 64}, {len: 65}, {len: 128}, {len: 5, sees: upTo(0, 6)},
+		{len: 129, sees: []int{5, 2, 1, 4}}},
+	"long":  {{len: 300}, {len: 150, sees: []int{0}}},
+	"beams": beams(150, 40, 3),
 }
 
 // beams: a prompt that is cached, and beams behind it that compute their last token.
@@ -271,9 +273,12 @@ func TestSiblingsShareTiles(t *testing.T) {
 		plan  []testSegment
 		units int
 	}{
-		"beams":              {beams(150, 40, 3), 3},                                                   // 16 of them, of 2 lanes each, in a tile
-		"items":              {append(beams(70, 6, 1), testSegment{len: 40, sees: upTo(0, 7)}), 1 + 3}, // six of 2 lanes; then the tiles of 40 tokens
-		"items of one token": {itemFirst(5, 6, 1, 1), 6 + 2},                                           // that see nothing in common stay apart
+		// 16 of them, of 2 lanes each, in a tile
+		"beams": {beams(150, 40, 3), 3},
+		// six of 2 lanes; then the tiles of 40 tokens
+		"items": {append(beams(70, 6, 1), testSegment{len: 40, sees: upTo(0, 7)}), 1 + 3},
+		// that see nothing in common stay apart
+		"items of one token": {itemFirst(5, 6, 1, 1), 6 + 2},
 	} {
 		b := newBatch(t, s, 1, layout{}, []int{1}, c.plan)
 		p.all(&b.Batch)
@@ -362,7 +367,8 @@ func compareWithin(t *testing.T, s *compute.Shape, tolerance float64, b *testBat
 
 // sameRows checks that the rows of plan p of b, a batch in which more may be cached, equal those of
 // plan 0 of want to the bit.
-func sameRows(t *testing.T, what string, s *compute.Shape, want *testBatch, wantOut []float32, b *testBatch, out []float32, p int) {
+func sameRows(t *testing.T, what string, s *compute.Shape, want *testBatch, wantOut []float32, b *testBatch,
+	out []float32, p int) {
 	t.Helper()
 	for i := range b.Segments {
 		if b.origin[i][0] != p {
@@ -413,9 +419,12 @@ func TestSameBits(t *testing.T) {
 					check("chunks of 64", 1, newBatch(t, s, 1, layout{chunk: 64}, []int{1}, plan), 0)
 					check("chunks of 7", 2, newBatch(t, s, 1, layout{chunk: 7}, []int{1}, plan), 0)
 					check("transient", 1, newBatch(t, s, 1, layout{transient: true}, []int{1}, plan), 0)
-					check("partly cached", 2, newBatch(t, s, 1, layout{}, []int{1}, withCached(plan, func(i, n int) int { return n * (i % 4) / 3 })), 0)
-					check("last token computed", 1, newBatch(t, s, 1, layout{}, []int{1}, withCached(plan, func(_, n int) int { return max(0, n-1) })), 0)
-					check("among others", 3, newBatch(t, s, 1, layout{}, []int{7, 1, 1, 8}, plans["item first"], plan, plan, plans["pointwise"]), 1)
+					check("partly cached", 2, newBatch(t, s, 1, layout{}, []int{1},
+						withCached(plan, func(i, n int) int { return n * (i % 4) / 3 })), 0)
+					check("last token computed", 1, newBatch(t, s, 1, layout{}, []int{1},
+						withCached(plan, func(_, n int) int { return max(0, n-1) })), 0)
+					check("among others", 3, newBatch(t, s, 1, layout{}, []int{7, 1, 1, 8}, plans["item first"], plan, plan,
+						plans["pointwise"]), 1)
 				}
 			})
 		}
@@ -512,7 +521,8 @@ func TestNoAllocations(t *testing.T) {
 func TestRefusesShapes(t *testing.T) {
 	tm := team.New(1)
 	defer tm.Close()
-	for _, s := range []*compute.Shape{shape(compute.F16, 2, 1, 8), shape(compute.F32, 3, 2, 8), shape(compute.F32, 0, 0, 8)} {
+	for _, s := range []*compute.Shape{shape(compute.F16, 2, 1, 8), shape(compute.F32, 3, 2, 8),
+		shape(compute.F32, 0, 0, 8)} {
 		if _, err := New(*s, feature.Plain, tm); err == nil {
 			t.Errorf("New takes %d heads on %d KV heads in %v", s.Heads, s.KVHeads, s.KV)
 		}
@@ -525,7 +535,8 @@ func TestLayouts(t *testing.T) {
 	var s state
 	got := []uintptr{
 		unsafe.Offsetof(w.q), unsafe.Offsetof(w.s), unsafe.Offsetof(w.p), unsafe.Offsetof(w.o), unsafe.Offsetof(w.state),
-		unsafe.Offsetof(w.k), unsafe.Offsetof(w.v), unsafe.Offsetof(w.keys), unsafe.Offsetof(w.first), unsafe.Offsetof(w.open),
+		unsafe.Offsetof(w.k), unsafe.Offsetof(w.v), unsafe.Offsetof(w.keys), unsafe.Offsetof(w.first),
+		unsafe.Offsetof(w.open),
 		unsafe.Offsetof(w.started), unsafe.Offsetof(w.dims), unsafe.Offsetof(w.block), unsafe.Offsetof(w.scale),
 	}
 	for i, o := range got {
@@ -533,7 +544,8 @@ func TestLayouts(t *testing.T) {
 			t.Errorf("field %d of walk is at byte %d, want %d", i, o, 8*i)
 		}
 	}
-	got = []uintptr{unsafe.Offsetof(s.maxes), unsafe.Offsetof(s.sums), unsafe.Offsetof(s.factors), unsafe.Offsetof(s.limits), unsafe.Offsetof(s.changed)}
+	got = []uintptr{unsafe.Offsetof(s.maxes), unsafe.Offsetof(s.sums), unsafe.Offsetof(s.factors),
+		unsafe.Offsetof(s.limits), unsafe.Offsetof(s.changed)}
 	for i, o := range got {
 		if o != uintptr(4*lanes*i) {
 			t.Errorf("field %d of state is at byte %d, want %d", i, o, 4*lanes*i)

@@ -13,7 +13,8 @@ import (
 	"grebe/internal/offheap"
 )
 
-// BenchmarkAttend reports GFLOP/s of one thread by processor time and in its best run, counting 4·dim per query and key it sees.
+// BenchmarkAttend reports GFLOP/s of one thread by processor time and in its best run, counting 4·dim per query and
+// key it sees.
 func BenchmarkAttend(b *testing.B) {
 	small, large := [3]int{14, 2, 64}, [3]int{12, 2, 128}
 	items := append(segments(100, 10), testSegment{len: 1500, sees: upTo(0, 100)})
@@ -135,8 +136,9 @@ func BenchmarkWalk(b *testing.B) {
 func BenchmarkReceived(b *testing.B) {
 	for _, kv := range []compute.DType{compute.BF16, compute.F32} {
 		s := shape(kv, 16, 8, 128)
-		batch := newBatch(b, s, 1, layout{chunk: 64}, []int{1}, []testSegment{{len: 207, cached: 207}, {len: 473, sees: []int{0}},
-			{len: 1860, sees: []int{0, 1}}, {len: 60, sees: []int{0, 1, 2}}})
+		batch := newBatch(b, s, 1, layout{chunk: 64}, []int{1},
+			[]testSegment{{len: 207, cached: 207}, {len: 473, sees: []int{0}},
+				{len: 1860, sees: []int{0, 1}}, {len: 60, sees: []int{0, 1, 2}}})
 		for level := feature.Best(); level > feature.Plain; level-- {
 			if level == feature.AMX && kv == compute.F32 {
 				continue

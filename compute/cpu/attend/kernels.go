@@ -95,7 +95,8 @@ func (f *float32Parts) scores(w *walk) {
 }
 
 // weigh adds up lanes in the order in which weigh512 does.
-func (f *float32Parts) weigh(s unsafe.Pointer, st *state, sums unsafe.Pointer, keys, cols, first, masked int, scale float32) {
+func (f *float32Parts) weigh(s unsafe.Pointer, st *state, sums unsafe.Pointer, keys, cols, first, masked int,
+	scale float32) {
 	factors := st.factors
 	f.softmax(s, st, keys, cols, first, masked, scale)
 	st.factors = factors // which softmax changes

@@ -25,10 +25,13 @@ func TestCutAndClaim(t *testing.T) {
 					big = big || c.blockRows > maxPackedRows || c.outer > maxPackedSteps
 				}
 				if big {
-					t.Fatalf("%v %v: %d rows, %d pairs, %d steps on %d threads: cut %+v does not fit", level, dt, m, pairs, steps, threads, c)
+					t.Fatalf("%v %v: %d rows, %d pairs, %d steps on %d threads: cut %+v does not fit", level, dt, m, pairs, steps,
+						threads, c)
 				}
-				if (c.blocks-1)*c.blockRows >= m || c.blocks*c.blockRows < m || (c.groups-1)*c.group >= pairs || c.groups*c.group < pairs {
-					t.Fatalf("%v %v: %d rows, %d pairs, %d steps on %d threads: cut %+v does not cover", level, dt, m, pairs, steps, threads, c)
+				if (c.blocks-1)*c.blockRows >= m || c.blocks*c.blockRows < m || (c.groups-1)*c.group >= pairs ||
+					c.groups*c.group < pairs {
+					t.Fatalf("%v %v: %d rows, %d pairs, %d steps on %d threads: cut %+v does not cover", level, dt, m, pairs, steps,
+						threads, c)
 				}
 				claimAll(t, &p)
 			}

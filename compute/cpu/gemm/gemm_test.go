@@ -465,7 +465,8 @@ func TestPackErrors(t *testing.T) {
 	if _, err := Pack(tm, feature.Plain, compute.F16, good); err == nil {
 		t.Error("weights were packed as f16")
 	}
-	if _, err := PackGated(tm, feature.Plain, compute.F32, good, matrix{1, 3, make([]float32, 3)}.tensor(compute.F32)); err == nil {
+	if _, err := PackGated(tm, feature.Plain, compute.F32, good,
+		matrix{1, 3, make([]float32, 3)}.tensor(compute.F32)); err == nil {
 		t.Error("gate and up of different heights were packed")
 	}
 }

@@ -20,7 +20,8 @@ type kernels struct {
 	inner     int     // steps of a block of weights
 	reload    float64 // time to bring a block of rows into L2, in times of its product with a pair of panels
 
-	pack      func(steps int, src, offsets, dst unsafe.Pointer) // how rows are packed before they are multiplied; nil: not at all
+	// how rows are packed before they are multiplied; nil: not at all
+	pack      func(steps int, src, offsets, dst unsafe.Pointer)
 	block     func(pt *part)
 	store     func(rows int, sums, bias, dst unsafe.Pointer, stride int)
 	add       func(rows int, sums, bias, dst unsafe.Pointer, stride int)

@@ -11,7 +11,8 @@ import (
 
 // fmaKernel is a float32 kernel for a fixed number of rows. Lines of the block used next are fetched
 // per eight k. Results stay in c, or go to out as finish says.
-type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int,
+type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer,
+	lines int,
 	out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 var (
@@ -21,14 +22,16 @@ var (
 		gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
-		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 48, inner: 48, reload: 0.3,
-		block: func(pt *part) { fmaBlock(pt, f32x512[:], 16) },
-		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
+		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 48, inner: 48,
+		reload: 0.3,
+		block:  func(pt *part) { fmaBlock(pt, f32x512[:], 16) },
+		store:  store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx512BF16 = kernels{
-		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 48, inner: 48, reload: 0.3,
-		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 8) },
-		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
+		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 48, inner: 48,
+		reload: 0.3,
+		block:  func(pt *part) { fmaBlock(pt, bf16x512[:], 8) },
+		store:  store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx2F32 = kernels{
 		direct: true, panelRows: 6, blockRows: 258, leastRows: 258, outer: 32, inner: 8, reload: 0.15,

@@ -88,7 +88,8 @@ func (w *Weights) pair(pair, step int) [2]unsafe.Pointer {
 	return [2]unsafe.Pointer{w.at(2*pair, step), w.at(2*pair+1, step)}
 }
 
-func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tensor, source func(int, *[panelCols]sourceRow)) (*Weights, error) {
+func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tensor,
+	source func(int, *[panelCols]sourceRow)) (*Weights, error) {
 	if w.format != compute.BF16 && w.format != compute.F32 && w.format != compute.INT8 {
 		return nil, fmt.Errorf("gemm: pack weights as %v: want bf16, f32 or int8", w.format)
 	}

@@ -155,7 +155,8 @@ func (a *Attention) open() error {
 // defines are those of attend.cu.
 func defines(cfg *Config) []string {
 	s := &cfg.Shape
-	out := []string{fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)}
+	out := []string{fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads),
+		fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)}
 	if s.Pointwise != nil {
 		out = append(out, "POINTWISE=1")
 	}
@@ -175,7 +176,8 @@ func (a *Attention) load() error {
 	if a.run, err = a.function("attend.cu", "attend", defines(&a.cfg)...); err != nil {
 		return err
 	}
-	if a.gather, err = a.function("attend_gather.cu", "attend_gather", fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim), fmt.Sprintf("KV=%d", s.KV)); err != nil {
+	if a.gather, err = a.function("attend_gather.cu", "attend_gather", fmt.Sprintf("KV_HEADS=%d", s.KVHeads),
+		fmt.Sprintf("DIM=%d", s.HeadDim), fmt.Sprintf("KV=%d", s.KV)); err != nil {
 		return err
 	}
 	return a.run.AllowShared(a.shared())
@@ -255,7 +257,8 @@ func (a *Attention) growScratch(slots int) error {
 		return nil
 	}
 	a.keys, err = driver.Tiled{Type: driver.BF16, Base: a.scratch, Dims: []int{s.HeadDim, slots, matrices},
-		Strides: []int{a.rowBytes(), slots * a.rowBytes()}, Box: []int{64, stepKeys, 1}, Swizzle: driver.Swizzle128, Promote: 256}.Encode()
+		Strides: []int{a.rowBytes(), slots * a.rowBytes()}, Box: []int{64, stepKeys, 1}, Swizzle: driver.Swizzle128,
+		Promote: 256}.Encode()
 	return err
 }
 
@@ -365,14 +368,17 @@ func (a *Attention) gatherLayers(s *driver.Stream, layer, n int, overlap bool, h
 		return fmt.Errorf("attend: %d layers from %d on into %d buffers", n, layer, a.cfg.Buffers)
 	}
 	l := driver.Launch{Grid: [3]int{a.c.Info().Processors * gathersPerSM}, Block: [3]int{256}, Overlap: overlap}
-	return a.gather.Launch(s, l, a.args.Reset().Ptr(a.scratch).Int(a.cfg.Slots).Int(a.cfg.Buffers).Ptr(a.list).Int(layer).Int(n).Int(home))
+	return a.gather.Launch(s, l, a.args.Reset().Ptr(a.scratch).Int(a.cfg.Slots).Int(a.cfg.Buffers).Ptr(a.list).Int(
+		layer).Int(n).Int(home))
 }
 
 // Run computes attention of a layer. Queries and results are in bf16, [row][head][dim]
 // with strides elements from row to row; queries have room for Config.Rows rows.
-func (a *Attention) Run(s *driver.Stream, layer int, queries driver.Ptr, queryStride int, out driver.Ptr, outStride int) error {
+func (a *Attention) Run(s *driver.Stream, layer int, queries driver.Ptr, queryStride int, out driver.Ptr,
+	outStride int) error {
 	buffer := layer % a.cfg.Buffers
-	args := a.args.Reset().Ptr(out).Int(outStride).Ptr(a.list).Ptr(a.partials).Ptr(a.counters).Float(a.scale).Int(buffer).Ptr(a.logs)
+	args := a.args.Reset().Ptr(out).Int(outStride).Ptr(a.list).Ptr(a.partials).Ptr(a.counters).Float(a.scale).Int(
+		buffer).Ptr(a.logs)
 	l := driver.Launch{Grid: [3]int{a.c.Info().Processors}, Shared: a.shared(), Overlap: a.cfg.Overlap}
 	if !a.hopper() {
 		l.Block = [3]int{256}
@@ -392,7 +398,8 @@ func (a *Attention) mapQueries(at driver.Ptr, stride int) error {
 	}
 	s := &a.cfg.Shape
 	m, err := driver.Tiled{Type: driver.BF16, Base: at, Dims: []int{s.HeadDim, s.Heads, a.cfg.Rows},
-		Strides: []int{s.HeadDim * 2, stride * 2}, Box: []int{64, a.group, tileRows / a.group}, Swizzle: driver.Swizzle128, Promote: 256}.Encode()
+		Strides: []int{s.HeadDim * 2, stride * 2}, Box: []int{64, a.group, tileRows / a.group}, Swizzle: driver.Swizzle128,
+		Promote: 256}.Encode()
 	if err != nil {
 		return fmt.Errorf("attend: %w", err)
 	}
@@ -402,7 +409,8 @@ func (a *Attention) mapQueries(at driver.Ptr, stride int) error {
 
 // Close gives everything back. Nothing may be running.
 func (a *Attention) Close() error {
-	err := errors.Join(a.c.Free(a.scratch), a.c.Free(a.list), a.c.Free(a.partials), a.c.Free(a.counters), a.c.Free(a.logs), a.c.FreeHost(a.pinned), a.receiver.close(a.c))
+	err := errors.Join(a.c.Free(a.scratch), a.c.Free(a.list), a.c.Free(a.partials), a.c.Free(a.counters), a.c.Free(a.logs),
+		a.c.FreeHost(a.pinned), a.receiver.close(a.c))
 	if a.sent != nil {
 		err = errors.Join(err, a.sent.Close())
 	}

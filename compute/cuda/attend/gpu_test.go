@@ -146,7 +146,8 @@ func (t *trial) fillScratch(at Scratch) {
 			for h := range s.KVHeads {
 				for kv, from := range [][]uint16{t.k[slot], t.v[slot]} {
 					if n >= g.Cached {
-						putWords(t.scratch[((layer%at.Buffers*s.KVHeads+h)*2+kv)*at.Slots*row+slot*row:], from[h*s.HeadDim:(h+1)*s.HeadDim])
+						putWords(t.scratch[((layer%at.Buffers*s.KVHeads+h)*2+kv)*at.Slots*row+slot*row:],
+							from[h*s.HeadDim:(h+1)*s.HeadDim])
 					}
 				}
 			}
@@ -184,11 +185,13 @@ func (t *trial) run(c *driver.Context, a *Attention) (out []byte, err error) {
 		return nil, err
 	}
 	defer st.Close()
-	if err := errors.Join(c.Upload(queries, image), c.Upload(chunks, t.chunks), a.Begin(st, t.batch), st.Sync()); err != nil {
+	if err := errors.Join(c.Upload(queries, image), c.Upload(chunks, t.chunks), a.Begin(st, t.batch),
+		st.Sync()); err != nil {
 		return nil, err
 	}
 	t.fillScratch(a.Scratch())
-	if err := errors.Join(c.Upload(a.Scratch().Base, t.scratch), a.Gather(st, layer, 1), a.Run(st, layer, queries, width, result, width), st.Sync()); err != nil {
+	if err := errors.Join(c.Upload(a.Scratch().Base, t.scratch), a.Gather(st, layer, 1),
+		a.Run(st, layer, queries, width, result, width), st.Sync()); err != nil {
 		return nil, err
 	}
 	out = make([]byte, 2*len(t.q)*width)
@@ -263,8 +266,10 @@ func (t *trial) compare(out []byte, most int) (worst float64, err error) {
 				if !(e <= tolerance) {
 					if bad++; bad <= 4 {
 						got := out[2*(row*s.Heads*d+h*d):]
-						err = errors.Join(err, fmt.Errorf("row %d head %d: error %.3g; first values %.4g %.4g %.4g, want %.4g %.4g %.4g", row, h, e,
-							fromBF16(binary.LittleEndian.Uint16(got)), fromBF16(binary.LittleEndian.Uint16(got[2:])), fromBF16(binary.LittleEndian.Uint16(got[4:])),
+						err = errors.Join(err, fmt.Errorf("row %d head %d: error %.3g; first values %.4g %.4g %.4g, want %.4g %.4g %.4g",
+							row, h, e,
+							fromBF16(binary.LittleEndian.Uint16(got)), fromBF16(binary.LittleEndian.Uint16(got[2:])),
+							fromBF16(binary.LittleEndian.Uint16(got[4:])),
 							want[h*d], want[h*d+1], want[h*d+2]))
 					}
 				}
@@ -289,7 +294,8 @@ func shapeOf(heads, kvHeads, dim int) compute.Shape {
 func TestAgainstDefinition(t *testing.T) {
 	c := gpu(t)
 	for _, plain := range []bool{true, false} {
-		for _, s := range []compute.Shape{shapeOf(12, 2, 128), shapeOf(14, 2, 64), shapeOf(3, 3, 80), shapeOf(7, 7, 128), shapeOf(8, 1, 96)} {
+		for _, s := range []compute.Shape{shapeOf(12, 2, 128), shapeOf(14, 2, 64), shapeOf(3, 3, 80), shapeOf(7, 7, 128),
+			shapeOf(8, 1, 96)} {
 			t.Run(fmt.Sprintf("plain=%v/%d×%d×%d", plain, s.Heads, s.KVHeads, s.HeadDim), func(t *testing.T) {
 				enter(t, c)
 				a, err := New(c, Config{Shape: s, Rows: 8192, Slots: 2000, Buffers: 2, Plain: plain})
@@ -307,7 +313,8 @@ func TestAgainstDefinition(t *testing.T) {
 						t.Fatalf("%s: %v", name, err)
 					}
 					worst, err := tr.compare(out, 100)
-					t.Logf("%-24s %5d rows %5d slots %4d units %3d parts: error %.2g", name, len(tr.q), len(tr.k), len(a.plan.units), a.plan.parts, worst)
+					t.Logf("%-24s %5d rows %5d slots %4d units %3d parts: error %.2g", name, len(tr.q), len(tr.k), len(a.plan.units),
+						a.plan.parts, worst)
 					if err != nil {
 						t.Errorf("%s: %v", name, err)
 					}
@@ -321,7 +328,8 @@ func TestAgainstDefinition(t *testing.T) {
 func trials(dim int) map[string]*compute.Batch {
 	m := map[string]*compute.Batch{
 		"1 token": sequence(1), "64 tokens": sequence(64), "200 tokens": sequence(200), "1,100 tokens": sequence(1100),
-		"item-first": itemFirst(333, 30, 7), "user-first": userFirst(333, 30, 7), "1 item": userFirst(100, 1, 10), "no user": userFirst(0, 5, 10),
+		"item-first": itemFirst(333, 30, 7), "user-first": userFirst(333, 30, 7), "1 item": userFirst(100, 1, 10),
+		"no user": userFirst(0, 5, 10),
 	}
 	if dim == 128 {
 		m["item-first, long"] = itemFirst(1500, 100, 10)

@@ -219,7 +219,8 @@ func (p *plan) cutLong(i int, view []span, tokens int) {
 func (p *plan) addRows(rows span, low int32, spans span, tokens int) {
 	for r := rows.start; r < rows.end; r += int32(tokens) {
 		n := min(int32(tokens), rows.end-r)
-		p.addTile(tile{row: r, tokens: n, spans: spans, window: span{low, p.slot[r+n-1] + 1}, maxLow: low, minSlot: p.slot[r]})
+		p.addTile(tile{row: r, tokens: n, spans: spans, window: span{low, p.slot[r+n-1] + 1}, maxLow: low,
+			minSlot: p.slot[r]})
 	}
 }
 

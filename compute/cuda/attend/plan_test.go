@@ -171,7 +171,8 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 		}
 		list = p.encode(list[:0])
 		if err := checkList(list, b, tileRows/group, heads, blocks); err != nil {
-			t.Fatalf("seed %d: %d rows, %d segments, group %d, %d heads, %d blocks, cut %v: %v", seed, len(b.Tokens), len(b.Segments), group, heads, blocks, way, err)
+			t.Fatalf("seed %d: %d rows, %d segments, group %d, %d heads, %d blocks, cut %v: %v", seed, len(b.Tokens),
+				len(b.Segments), group, heads, blocks, way, err)
 		}
 		p.hurry, p.forced = true, nil
 		p.cutUnits(heads, blocks, 2*blocks)
@@ -208,7 +209,8 @@ func checkMask(list reader, b *compute.Batch, want [][]int8, tokens, heads, bloc
 		for row := range want {
 			for slot := range want[row] {
 				if want[row][slot] != got[row][slot] {
-					return fmt.Errorf("head %d row %d goes through slot %d %d times, want %d", head, row, slot, got[row][slot], want[row][slot])
+					return fmt.Errorf("head %d row %d goes through slot %d %d times, want %d", head, row, slot, got[row][slot],
+						want[row][slot])
 				}
 			}
 		}
@@ -242,8 +244,10 @@ func checkBlocks(list reader, blocks int) error {
 		counters[u[8]]++
 	}
 	for i, u := range parts {
-		if first := parts[u[6]]; first == nil || first[8] != u[8] || first[0] != u[0] || first[1] != u[1] || counters[u[8]] != u[7] {
-			return fmt.Errorf("part %d of rows from %d does not belong to part %d, or its tile has %d parts and not %d", i, u[0], u[6], counters[u[8]], u[7])
+		if first := parts[u[6]]; first == nil || first[8] != u[8] || first[0] != u[0] || first[1] != u[1] ||
+			counters[u[8]] != u[7] {
+			return fmt.Errorf("part %d of rows from %d does not belong to part %d, or its tile has %d parts and not %d", i, u[0],
+				u[6], counters[u[8]], u[7])
 		}
 	}
 	return nil
@@ -369,7 +373,8 @@ func TestPiecesCoverWhatIsCached(t *testing.T) {
 					want = fmt.Sprint(g.Chunks[chunk].Addr, token)
 				}
 				if from[slot] != want {
-					t.Fatalf("seed %d segment %d token %d of %d (%d cached): copied from %q, want %q", seed, i, k, g.Len, g.Cached, from[slot], want)
+					t.Fatalf("seed %d segment %d token %d of %d (%d cached): copied from %q, want %q", seed, i, k, g.Len, g.Cached,
+						from[slot], want)
 				}
 				slot++
 				token++
@@ -412,9 +417,11 @@ func TestPlanShapes(t *testing.T) {
 			}
 			busiest = max(busiest, load)
 		}
-		t.Logf("%s: %d tiles, %d units, %d parts, longest %d of %d steps, busiest block %d quarters", c.name, len(p.tiles), len(p.units), p.parts, longest, p.tiles[len(p.tiles)-1].steps, busiest)
+		t.Logf("%s: %d tiles, %d units, %d parts, longest %d of %d steps, busiest block %d quarters", c.name, len(p.tiles),
+			len(p.units), p.parts, longest, p.tiles[len(p.tiles)-1].steps, busiest)
 		if len(p.tiles) != c.tiles || spans != c.spans || longest > c.longest {
-			t.Errorf("%s: %d tiles with up to %d spans, units of up to %d steps; want %d, %d, %d", c.name, len(p.tiles), spans, longest, c.tiles, c.spans, c.longest)
+			t.Errorf("%s: %d tiles with up to %d spans, units of up to %d steps; want %d, %d, %d", c.name, len(p.tiles), spans,
+				longest, c.tiles, c.spans, c.longest)
 		}
 	}
 }
@@ -479,7 +486,8 @@ func TestPlanningDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkPlan(b *testing.B) {
-	for name, batch := range map[string]*compute.Batch{"causal4096": sequence(4096), "itemfirst": itemFirst(1500, 100, 10), "userfirst": userFirst(1500, 100, 10)} {
+	for name, batch := range map[string]*compute.Batch{
+		"causal4096": sequence(4096), "itemfirst": itemFirst(1500, 100, 10), "userfirst": userFirst(1500, 100, 10)} {
 		b.Run(name, func(b *testing.B) {
 			p := plan{cut: cut{costs: measuredCosts}}
 			var list []int32

@@ -57,7 +57,8 @@ func (a *Attention) prepareReceive() error {
 	if r.run == nil {
 		s := &a.cfg.Shape
 		var err error
-		if r.run, err = a.function("received.cu", "received", fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)); err != nil {
+		if r.run, err = a.function("received.cu", "received", fmt.Sprintf("HEADS=%d", s.Heads),
+			fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)); err != nil {
 			return err
 		}
 		if err := a.growReceiver(len(a.words)); err != nil {

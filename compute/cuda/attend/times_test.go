@@ -52,8 +52,10 @@ func TestTimes(t *testing.T) {
 	c := gpu(t)
 	qwen2, qwen3 := shapeOf(12, 2, 128), shapeOf(16, 8, 128)
 	timings := []timing{
-		{"causal 256", qwen2, sequence(256)}, {"causal 1,024", qwen2, sequence(1024)}, {"causal 4,096", qwen2, sequence(4096)}, {"causal 8,192", qwen2, sequence(8192)},
-		{"item-first 1,500 + 100×10", qwen2, itemFirst(1500, 100, 10)}, {"contiguous 1,500 + 1,000", qwen2, itemFirst(1500, 1, 1000)},
+		{"causal 256", qwen2, sequence(256)}, {"causal 1,024", qwen2, sequence(1024)},
+		{"causal 4,096", qwen2, sequence(4096)}, {"causal 8,192", qwen2, sequence(8192)},
+		{"item-first 1,500 + 100×10", qwen2, itemFirst(1500, 100, 10)},
+		{"contiguous 1,500 + 1,000", qwen2, itemFirst(1500, 1, 1000)},
 		{"user-first 1,500 + 100×10", qwen2, userFirst(1500, 100, 10)},
 		{"beams 512 behind 1,000", qwen3, beams(1000, 512, 3)}, {"beams 512 behind 4,000", qwen3, beams(4000, 512, 3)},
 	}
@@ -152,7 +154,8 @@ func (m *timing) measure(t *testing.T, c *driver.Context, v variant) error {
 	took /= timedLayers
 	flops := m.pairs() * float64(s.Heads*s.HeadDim) * 4
 	t.Logf("%-26s %-13s %7.2f µs %6.1f TFLOP/s  units %4d parts %3d gather×%d %.1f plan %v", m.name, v.name,
-		float64(took.Nanoseconds())/1e3, flops/took.Seconds()/1e12, len(a.plan.units), a.plan.parts, timedLayers, float64(gather.Nanoseconds())/1e3, planned.Round(time.Microsecond))
+		float64(took.Nanoseconds())/1e3, flops/took.Seconds()/1e12, len(a.plan.units), a.plan.parts, timedLayers,
+		float64(gather.Nanoseconds())/1e3, planned.Round(time.Microsecond))
 	return nil
 }
 

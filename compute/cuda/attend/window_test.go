@@ -41,7 +41,8 @@ func TestBoundedPlanSeesWhatTheMaskSays(t *testing.T) {
 	var list []int32
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 8))
-		w := &compute.Pointwise{Alpha: 1, Scale: 1, Window: []int{0, 1, 7, 40, 100, 300}[r.IntN(6)], Context: []int{0, 0, 3, 20}[r.IntN(4)]}
+		w := &compute.Pointwise{Alpha: 1, Scale: 1, Window: []int{0, 1, 7, 40, 100, 300}[r.IntN(6)],
+			Context: []int{0, 0, 3, 20}[r.IntN(4)]}
 		p := plan{cut: cut{costs: measuredCosts}, pointwise: w}
 		b := batchOf(r, 1+r.IntN(3))
 		rows := 0

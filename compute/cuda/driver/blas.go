@@ -141,7 +141,8 @@ func (pl *Plan) Candidates(workspace, n int) ([]Algorithm, error) {
 	}
 	defer pl.b.c.call(lt.preferenceDestroy, pref)
 	size := uint64(workspace)
-	if err := pl.b.c.call(lt.preferenceSet, pref, attrWorkspace, uintptr(unsafe.Pointer(&size)), unsafe.Sizeof(size)); err != nil {
+	if err := pl.b.c.call(lt.preferenceSet, pref, attrWorkspace, uintptr(unsafe.Pointer(&size)),
+		unsafe.Sizeof(size)); err != nil {
 		return nil, err
 	}
 	found := make([]candidate, n)
@@ -170,7 +171,8 @@ func (pl *Plan) Use(a Algorithm) {
 // Accepts reports whether the product can run by a.
 func (pl *Plan) Accepts(a Algorithm) bool {
 	var c candidate
-	err := pl.b.c.call(lt.check, pl.b.handle, pl.desc, pl.w, pl.x, pl.out, pl.out, uintptr(unsafe.Pointer(&a)), uintptr(unsafe.Pointer(&c)))
+	err := pl.b.c.call(lt.check, pl.b.handle, pl.desc, pl.w, pl.x, pl.out, pl.out, uintptr(unsafe.Pointer(&a)),
+		uintptr(unsafe.Pointer(&c)))
 	return err == nil && c.state == 0
 }
 

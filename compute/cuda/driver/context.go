@@ -39,7 +39,8 @@ func sticky(code int) bool {
 	case 4, 46, 201, 214, 709, 721, 999: // driver gone, device unavailable, no context, ECC, destroyed, contained error
 		return true
 	}
-	return code >= 700 && code <= 720 && code != 701 && code != 704 && code != 705 && code != 708 && code != 712 && code != 713
+	return code >= 700 && code <= 720 && code != 701 && code != 704 && code != 705 && code != 708 && code != 712 &&
+		code != 713
 }
 
 // result makes an error of a code other than 0.
@@ -177,7 +178,8 @@ func (c *Context) describe() error {
 	for _, a := range []struct {
 		attr uintptr
 		to   *int
-	}{{attrProcessors, &c.info.Processors}, {attrL2, &c.info.L2}, {attrMajor, &major}, {attrMinor, &minor}, {attrSharedMemory, &c.info.SharedMemory}} {
+	}{{attrProcessors, &c.info.Processors}, {attrL2, &c.info.L2}, {attrMajor, &major}, {attrMinor, &minor},
+		{attrSharedMemory, &c.info.SharedMemory}} {
 		var v int32
 		err = errors.Join(err, call(cu.deviceAttribute, uintptr(unsafe.Pointer(&v)), a.attr, uintptr(c.device)))
 		*a.to = int(v)
@@ -253,14 +255,15 @@ func (c *Context) query(s *symbol, args ...uintptr) (int32, error) {
 
 func (c *Context) failed(s symbol, code int32, args []uintptr) error {
 	err := result(s, code, args)
-	if e, ok := err.(*Error); ok && strings.HasPrefix(s.name, "cu") && !strings.HasPrefix(s.name, "cublas") && sticky(e.Code) {
+	if e, ok := err.(*Error); ok && strings.HasPrefix(s.name, "cu") && !strings.HasPrefix(s.name, "cublas") &&
+		sticky(e.Code) {
 		c.lost.CompareAndSwap(nil, e)
 	}
 	return err
 }
 
-// Sync waits for everything that was started on the GPU, and for captures to end. It MUST NOT be called within one, nor with a lock held that
-// one may wait for.
+// Sync waits for everything that was started on the GPU, and for captures to end. It MUST NOT be called within one, nor
+// with a lock held that one may wait for.
 func (c *Context) Sync() error {
 	captures.Lock()
 	defer captures.Unlock()

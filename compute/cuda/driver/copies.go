@@ -66,8 +66,10 @@ func (s *Stream) CopyAll(c *Copies) error {
 	v := c.call
 	*v = copyCall{attributes: copyAttributes{order: orderOfStream, flags: beside}}
 	// All that the arguments point to is on the heap, and stays where it is.
-	err := s.c.hot(&copyBatch, uintptr(unsafe.Pointer(&c.to[0])), uintptr(unsafe.Pointer(&c.from[0])), uintptr(unsafe.Pointer(&c.bytes[0])), uintptr(n),
-		uintptr(unsafe.Pointer(&v.attributes)), uintptr(unsafe.Pointer(&v.first)), 1, uintptr(unsafe.Pointer(&v.failed)), s.handle)
+	err := s.c.hot(&copyBatch, uintptr(unsafe.Pointer(&c.to[0])), uintptr(unsafe.Pointer(&c.from[0])),
+		uintptr(unsafe.Pointer(&c.bytes[0])), uintptr(n),
+		uintptr(unsafe.Pointer(&v.attributes)), uintptr(unsafe.Pointer(&v.first)), 1, uintptr(unsafe.Pointer(&v.failed)),
+		s.handle)
 	runtime.KeepAlive(c)
 	if err != nil {
 		i := min(int(v.failed), n-1)

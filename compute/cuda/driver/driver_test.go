@@ -164,7 +164,8 @@ func TestLaunchAndGraph(t *testing.T) {
 	a.Free()
 }
 
-// TestCapturesBesideWaits: some capture while others wait for the GPU, allocate and free, as models that share a GPU do.
+// TestCapturesBesideWaits: some capture while others wait for the GPU, allocate and free, as models that share a GPU
+// do.
 func TestCapturesBesideWaits(t *testing.T) {
 	gpu(t)
 	const rounds = 300

@@ -2,8 +2,9 @@ package driver
 
 import "github.com/ebitengine/purego"
 
-// Hook gets every call of the three libraries, for tests: the C function's name, its arguments, and a function that makes the call
-// and returns its code. What it returns is taken for the call's code, so that it can have a call fail, or stand in for it.
+// Hook gets every call of the three libraries, for tests: the C function's name, its arguments, and a function that
+// makes the call and returns its code. What it returns is taken for the call's code, so that it can have a call fail,
+// or stand in for it.
 type Hook func(call string, args []uintptr, real func() int32) int32
 
 var (
@@ -11,8 +12,8 @@ var (
 	simulated bool // hook stands in for the libraries, which are not opened
 )
 
-// SetHook has h get all calls from now on, and returns how to undo that. Nothing may use the package meanwhile. With simulate, h
-// stands in for the libraries and never makes a real call.
+// SetHook has h get all calls from now on, and returns how to undo that. Nothing may use the package meanwhile. With
+// simulate, h stands in for the libraries and never makes a real call.
 func SetHook(h Hook, simulate bool) (undo func()) {
 	before, simulatedBefore := hook, simulated
 	hook, simulated = h, simulate

@@ -56,23 +56,26 @@ type library struct {
 }
 
 var driverLibrary = &library{
-	what:    "NVIDIA driver (libcuda)",
-	names:   []string{"libcuda.so.1"},
-	remedy:  "install NVIDIA's driver 525 or newer; in a container, run it with the NVIDIA container toolkit (docker run --gpus all)",
+	what:  "NVIDIA driver (libcuda)",
+	names: []string{"libcuda.so.1"},
+	remedy: "install NVIDIA's driver 525 or newer; in a container, run it with the NVIDIA container toolkit (docker " +
+		"run --gpus all)",
 	symbols: func() []*symbol { return all(&cu) },
 }
 
 var compilerLibrary = &library{
-	what:    "CUDA run-time compiler (libnvrtc)",
-	names:   []string{"libnvrtc.so.13", "libnvrtc.so.12"},
-	remedy:  "install CUDA 12 or 13 (package cuda-nvrtc-13-0, or pip install nvidia-cuda-nvrtc), or set CUDA_PATH to a folder that has it",
+	what:  "CUDA run-time compiler (libnvrtc)",
+	names: []string{"libnvrtc.so.13", "libnvrtc.so.12"},
+	remedy: "install CUDA 12 or 13 (package cuda-nvrtc-13-0, or pip install nvidia-cuda-nvrtc), or set CUDA_PATH to a " +
+		"folder that has it",
 	symbols: func() []*symbol { return all(&rtc) },
 }
 
 var matrixLibrary = &library{
-	what:    "CUDA matrix library (libcublasLt)",
-	names:   []string{"libcublasLt.so.13", "libcublasLt.so.12"},
-	remedy:  "install CUDA 12 or 13 (package libcublas-13-0, or pip install nvidia-cublas), or set CUDA_PATH to a folder that has it",
+	what:  "CUDA matrix library (libcublasLt)",
+	names: []string{"libcublasLt.so.13", "libcublasLt.so.12"},
+	remedy: "install CUDA 12 or 13 (package libcublas-13-0, or pip install nvidia-cublas), or set CUDA_PATH to a " +
+		"folder that has it",
 	symbols: func() []*symbol { return all(&lt) },
 }
 

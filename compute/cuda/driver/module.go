@@ -36,7 +36,8 @@ type Function struct {
 // Function finds a kernel by its C name.
 func (m *Module) Function(name string) (*Function, error) {
 	f := &Function{c: m.c, name: name}
-	if err := m.c.call(cu.moduleFunction, uintptr(unsafe.Pointer(&f.handle)), m.handle, uintptr(unsafe.Pointer(cString(name)))); err != nil {
+	if err := m.c.call(cu.moduleFunction, uintptr(unsafe.Pointer(&f.handle)), m.handle,
+		uintptr(unsafe.Pointer(cString(name)))); err != nil {
 		return nil, fmt.Errorf("function %s of %s: %w", name, m.name, err)
 	}
 	return f, nil

@@ -77,8 +77,8 @@ func (e *Event) Close() error { return e.c.call(cu.eventDestroy, e.handle) }
 // Record puts the event at the end of the stream's work so far.
 func (e *Event) Record(s *Stream) error { return e.c.hot(&cu.eventRecord, e.handle, s.handle) }
 
-// RecordOutside is Record while the stream is captured, for an event that is waited for outside of the capture: each launch of the
-// graph records it.
+// RecordOutside is Record while the stream is captured, for an event that is waited for outside of the capture: each
+// launch of the graph records it.
 func (e *Event) RecordOutside(s *Stream) error {
 	const external = 1
 	return e.c.hot(&cu.eventRecordFlags, e.handle, s.handle, external)
@@ -107,8 +107,9 @@ type Graph struct {
 	handle uintptr // executable
 }
 
-// captures is held by those who capture, and for writing by those who wait for a whole context: the driver spoils the captures of all
-// threads when one waits. It is one for all GPUs, and for all Contexts of a GPU, which share one of the driver's.
+// captures is held by those who capture, and for writing by those who wait for a whole context: the driver spoils the
+// captures of all threads when one waits. It is one for all GPUs, and for all Contexts of a GPU, which share one of the
+// driver's.
 var captures sync.RWMutex
 
 // Capture records what f puts into the stream instead of running it. f MUST NOT wait for the GPU

@@ -56,7 +56,8 @@ func (t Tiled) Encode() (*TensorMap, error) {
 	promote := map[int]uintptr{0: 0, 64: 1, 128: 2, 256: 3}[t.Promote]
 	// The driver wants 64-byte alignment, which the Go heap gives to 128-byte objects.
 	m := new(TensorMap)
-	err := call(cu.tensorMapEncodeTiled, uintptr(unsafe.Pointer(m)), uintptr(t.Type), uintptr(len(t.Dims)), uintptr(t.Base),
+	err := call(cu.tensorMapEncodeTiled, uintptr(unsafe.Pointer(m)), uintptr(t.Type), uintptr(len(t.Dims)),
+		uintptr(t.Base),
 		uintptr(unsafe.Pointer(&dims[0])), uintptr(unsafe.Pointer(&strides[0])), uintptr(unsafe.Pointer(&box[0])),
 		uintptr(unsafe.Pointer(&steps[0])), 0, uintptr(t.Swizzle), promote, 0)
 	if err != nil {

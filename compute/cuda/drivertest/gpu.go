@@ -1,8 +1,10 @@
-// Package drivertest simulates a GPU below package driver, so that tests of what uses the driver run on machines without one.
+// Package drivertest simulates a GPU below package driver, so that tests of what uses the driver run on machines
+// without one.
 //
 // Memory is real: copies move bytes. A kernel does what the test registered for its name, or nothing. Streams run as
-// late as they can: an operation is executed when something waits for it, in the order that streams and events prescribe, and
-// not before. So whoever forgets to wait reads what was there before, and Pending says what may still be under way.
+// late as they can: an operation is executed when something waits for it, in the order that streams and events
+// prescribe, and not before. So whoever forgets to wait reads what was there before, and Pending says what may still be
+// under way.
 //
 // Every call can be made to fail, which tests use to fail each one in turn.
 package drivertest
@@ -20,8 +22,8 @@ import (
 	"grebe/internal/offheap"
 )
 
-// GPU is a simulated one. Its methods are for one goroutine, but for Bytes, which is for kernels. The driver's calls may come from
-// several, such as those of finalizers.
+// GPU is a simulated one. Its methods are for one goroutine, but for Bytes, which is for kernels. The driver's calls
+// may come from several, such as those of finalizers.
 type GPU struct {
 	// Kernels are executed for launches, by the C name of the kernel.
 	Kernels map[string]func(*Launch)
@@ -104,8 +106,9 @@ type graph struct{ ops []op }
 // New replaces the libraries of package driver by a simulation. The caller MUST Close it.
 func New() *GPU {
 	g := &GPU{Kernels: map[string]func(*Launch){}, streams: map[uintptr]*stream{0: {}}, events: map[uintptr]*event{},
-		graphs: map[uintptr]*graph{}, programs: map[uintptr]*program{}, modules: map[uintptr]*program{}, kernels: map[uintptr]*kernel{},
-		others: map[uintptr]string{}, next: 1 << 8}
+		graphs: map[uintptr]*graph{}, programs: map[uintptr]*program{}, modules: map[uintptr]*program{},
+		kernels: map[uintptr]*kernel{},
+		others:  map[uintptr]string{}, next: 1 << 8}
 	g.undo = driver.SetHook(func(call string, args []uintptr, _ func() int32) int32 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -130,8 +133,8 @@ func (g *GPU) Close() {
 	}
 }
 
-// Pending returns the operations that were started and that nothing has waited for, but for those of the default stream: calls
-// that use it wait by themselves.
+// Pending returns the operations that were started and that nothing has waited for, but for those of the default
+// stream: calls that use it wait by themselves.
 func (g *GPU) Pending() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,7 +161,8 @@ func (g *GPU) Held() []string {
 	for _, r := range g.memory {
 		out = append(out, fmt.Sprintf("memory of %d bytes", len(r.block.Bytes)))
 	}
-	for k, n := range map[string]int{"stream": len(g.streams) - 1, "event": len(g.events), "graph": len(g.graphs), "program": len(g.programs), "module": len(g.modules)} {
+	for k, n := range map[string]int{"stream": len(g.streams) - 1, "event": len(g.events), "graph": len(g.graphs),
+		"program": len(g.programs), "module": len(g.modules)} {
 		for range n {
 			out = append(out, k)
 		}
@@ -172,7 +176,8 @@ func (g *GPU) Held() []string {
 
 // Bytes views n bytes at an address, or returns nil and notes an error where not all of them are memory.
 func (g *GPU) Bytes(addr uint64, n int) []byte {
-	i, _ := slices.BinarySearchFunc(g.memory, uintptr(addr), func(r *region, at uintptr) int { return cmp.Compare(r.end(), at+1) })
+	i, _ := slices.BinarySearchFunc(g.memory, uintptr(addr),
+		func(r *region, at uintptr) int { return cmp.Compare(r.end(), at+1) })
 	if i < len(g.memory) {
 		r := g.memory[i]
 		if off := int(uintptr(addr) - r.base); uintptr(addr) >= r.base && n <= len(r.block.Bytes)-off {

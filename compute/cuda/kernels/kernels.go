@@ -60,7 +60,8 @@ func Load(c *driver.Context, file string, defines ...string) (*driver.Module, er
 	return m, nil
 }
 
-// Prepare compiles file with each of several lists of defines, side by side, so that Load finds them in the cache. What fails will fail in Load.
+// Prepare compiles file with each of several lists of defines, side by side, so that Load finds them in the cache. What
+// fails will fail in Load.
 func Prepare(c *driver.Context, file string, lists [][]string) {
 	text, err := source(file)
 	version, versionErr := driver.CompilerVersion()
@@ -95,7 +96,8 @@ func options(arch int, defines []string) []string {
 	if !slices.ContainsFunc(defines, func(d string) bool { return strings.HasPrefix(d, "GREBE_ARCH=") }) {
 		defines = append([]string{path}, defines...)
 	}
-	out := []string{"--gpu-architecture=" + target, "--std=c++17", "--device-as-default-execution-space", "--extra-device-vectorization"}
+	out := []string{"--gpu-architecture=" + target, "--std=c++17", "--device-as-default-execution-space",
+		"--extra-device-vectorization"}
 	for _, d := range defines {
 		out = append(out, "-D"+d)
 	}

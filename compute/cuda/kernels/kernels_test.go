@@ -31,7 +31,8 @@ func TestCompiles(t *testing.T) {
 				t.Run(file+"/"+arch, func(t *testing.T) {
 					t.Parallel()
 					args := []string{"-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=" + arch, "-nocudainc", "-nocudalib",
-						"-std=c++17", "-O1", "-S", "-Wall", "-Werror", "-Wno-unknown-cuda-version", "-Wno-unused-function", "-Wno-pass-failed",
+						"-std=c++17", "-O1", "-S", "-Wall", "-Werror", "-Wno-unknown-cuda-version", "-Wno-unused-function",
+						"-Wno-pass-failed",
 						"-D" + path, "-o", os.DevNull}
 					for _, d := range strings.Fields(defines) {
 						args = append(args, "-D"+d)

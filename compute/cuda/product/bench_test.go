@@ -63,7 +63,8 @@ func (m *machine) bench(form Form, rows, n, k int) {
 	print := func(all []contender, times []time.Duration) {
 		flops := 2 * float64(rows) * float64(n) * float64(k)
 		for i, c := range all {
-			fmt.Printf("%-8v %5d x %5d x %5d  %-28s %9.2f us %7.1f TF/s\n", form, rows, n, k, c.name, float64(times[i].Nanoseconds())/1e3, flops/times[i].Seconds()/1e12)
+			fmt.Printf("%-8v %5d x %5d x %5d  %-28s %9.2f us %7.1f TF/s\n", form, rows, n, k, c.name,
+				float64(times[i].Nanoseconds())/1e3, flops/times[i].Seconds()/1e12)
 		}
 	}
 	times := m.interleave(all, weights)

@@ -153,7 +153,8 @@ func (s *Set) Prepare(op Op, t Tile) (*Call, error) {
 
 // tensorMap describes boxes of 64 columns of a matrix.
 func tensorMap(base driver.Ptr, rows, cols, box int) (*driver.TensorMap, error) {
-	return driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{cols, rows}, Strides: []int{2 * cols}, Box: []int{depth, box},
+	return driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{cols, rows}, Strides: []int{2 * cols},
+		Box:     []int{depth, box},
 		Swizzle: driver.Swizzle128, Promote: 256}.Encode()
 }
 

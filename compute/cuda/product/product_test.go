@@ -53,8 +53,10 @@ func TestTilesAreValidAndCheapestFirst(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []Tile{{}, {Rows: 64, Cols: 128, Stages: 4}, {Rows: 128, Cols: 264, Stages: 3}, {Rows: 256, Cols: 200, Stages: 3},
-		{Rows: 128, Cols: 136, Stages: 4, Share: ShareW}, {Rows: 128, Cols: 256, Stages: 5}, {Rows: 128, Cols: 128, Stages: 1},
+	for _, bad := range []Tile{{}, {Rows: 64, Cols: 128, Stages: 4}, {Rows: 128, Cols: 264, Stages: 3},
+		{Rows: 256, Cols: 200, Stages: 3},
+		{Rows: 128, Cols: 136, Stages: 4, Share: ShareW}, {Rows: 128, Cols: 256, Stages: 5},
+		{Rows: 128, Cols: 128, Stages: 1},
 		{Rows: 128, Cols: 200, Stages: 3, Turns: true}, {Rows: 256, Cols: 128, Stages: 3, Turns: true}} {
 		if bad.validate(hopper) == nil {
 			t.Errorf("tile %+v is valid", bad)
@@ -64,7 +66,8 @@ func TestTilesAreValidAndCheapestFirst(t *testing.T) {
 
 // TestEveryTileIsTakenOnce: whatever the number of tiles, and in whichever order clusters take them.
 func TestEveryTileIsTakenOnce(t *testing.T) {
-	for _, o := range []order{{1, 7, 16, 66}, {3, 64, 16, 66}, {4, 64, 16, 66}, {5, 13, 32, 66}, {7, 80, 16, 132}, {40, 9, 16, 66}, {33, 50, 32, 132}, {17, 1, 16, 5}} {
+	for _, o := range []order{{1, 7, 16, 66}, {3, 64, 16, 66}, {4, 64, 16, 66}, {5, 13, 32, 66}, {7, 80, 16, 132},
+		{40, 9, 16, 66}, {33, 50, 32, 132}, {17, 1, 16, 5}} {
 		taken := map[[2]int]bool{}
 		for i := range o.down * o.across {
 			m, n := o.take(i)
@@ -187,7 +190,8 @@ type example struct {
 
 func (m *machine) example(form Form, rows, most, n, k int, bias bool) *example {
 	e := &example{rows: rows, x: m.random(most*k, 1), w: m.random(n*k, float32(math.Sqrt(3/float64(k))))}
-	e.op = Op{Form: form, X: m.upload(e.x), W: m.upload(e.w), Rows: m.upload(bytesOf([]int32{int32(rows)})), Most: most, N: n, K: k}
+	e.op = Op{Form: form, X: m.upload(e.x), W: m.upload(e.w), Rows: m.upload(bytesOf([]int32{int32(rows)})), Most: most,
+		N: n, K: k}
 	if bias {
 		e.bias = make([]float32, n)
 		for i := range e.bias {
@@ -274,7 +278,8 @@ var testTiles = []Tile{
 	{Rows: 128, Cols: 256, Stages: 4}, {Rows: 128, Cols: 256, Stages: 4, Share: ShareW},
 	{Rows: 128, Cols: 136, Stages: 6, Share: ShareX}, {Rows: 256, Cols: 136, Stages: 4, Share: ShareX},
 	{Rows: 256, Cols: 192, Stages: 4, Share: ShareX}, {Rows: 256, Cols: 184, Stages: 4, Share: ShareX},
-	{Rows: 256, Cols: 128, Stages: 4, Share: ShareX}, {Rows: 256, Cols: 112, Stages: 4, Share: ShareW}, {Rows: 256, Cols: 72, Stages: 3},
+	{Rows: 256, Cols: 128, Stages: 4, Share: ShareX}, {Rows: 256, Cols: 112, Stages: 4, Share: ShareW},
+	{Rows: 256, Cols: 72, Stages: 3},
 }
 
 // TestProducts holds products of all forms and kinds of tiles against float64, with row counts and
@@ -296,8 +301,10 @@ func TestProducts(t *testing.T) {
 func TestTurns(t *testing.T) {
 	m := gpu(t)
 	for _, form := range []Form{GateUp, Plain, Add} {
-		for i, tile := range []Tile{{Rows: 128, Cols: 96, Stages: 6, Share: ShareW, Turns: true}, {Rows: 128, Cols: 72, Stages: 3, Turns: true},
-			{Rows: 128, Cols: 136, Stages: 4, Share: ShareX, Turns: true}, {Rows: 128, Cols: 192, Stages: 5, Share: ShareW, Turns: true}} {
+		for i, tile := range []Tile{{Rows: 128, Cols: 96, Stages: 6, Share: ShareW, Turns: true},
+			{Rows: 128, Cols: 72, Stages: 3, Turns: true},
+			{Rows: 128, Cols: 136, Stages: 4, Share: ShareX, Turns: true},
+			{Rows: 128, Cols: 192, Stages: 5, Share: ShareW, Turns: true}} {
 			rows, k := []int{640, 300, 513, 639}[i], []int{64, 128, 320, 1536}[i]
 			t.Run(fmt.Sprintf("%v/%v/%d", form, tile, rows), func(t *testing.T) {
 				m.in(t).checkProduct(form, tile, rows, 12000, k, i%2 == 0)
@@ -352,7 +359,8 @@ func TestOverlappedProducts(t *testing.T) {
 // TestGateUpOfRealShapes checks a few rows of the shapes that models have, more tiles than processors.
 func TestGateUpOfRealShapes(t *testing.T) {
 	m := gpu(t)
-	for _, s := range []struct{ rows, n, k int }{{256, 17920, 1536}, {1000, 12288, 2048}, {620, 24576, 256}, {850, 24576, 256}} {
+	for _, s := range []struct{ rows, n, k int }{{256, 17920, 1536}, {1000, 12288, 2048}, {620, 24576, 256},
+		{850, 24576, 256}} {
 		e := m.example(GateUp, s.rows, s.rows, s.n, s.k, false)
 		for _, tile := range Tiles(m.c.Info(), s.rows, s.n, s.k) {
 			m.must(m.c.Upload(e.op.Out, e.out))
@@ -375,7 +383,8 @@ func TestOpIsChecked(t *testing.T) {
 	if err := good.validate(); err != nil {
 		t.Error(err)
 	}
-	for i, change := range []func(*Op){func(o *Op) { o.N = 8 }, func(o *Op) { o.N = 12 }, func(o *Op) { o.K = 100 }, func(o *Op) { o.K = 0 }, func(o *Op) { o.Most = 0 },
+	for i, change := range []func(*Op){func(o *Op) { o.N = 8 }, func(o *Op) { o.N = 12 }, func(o *Op) { o.K = 100 },
+		func(o *Op) { o.K = 0 }, func(o *Op) { o.Most = 0 },
 		func(o *Op) { o.Stride = 4 }, func(o *Op) { o.X = 8 }, func(o *Op) { o.Form = Plain; o.N = 16 }} {
 		bad := good
 		change(&bad)

@@ -92,8 +92,8 @@ func (t Tile) defines(form Form, bias bool) []string {
 		"BIAS=" + number[bias], "TURNS=" + number[t.Turns]}
 }
 
-// cost estimates the cycles of a product: those of the cluster that has the most to do, whose tiles each take the tensor cores'
-// time, or that of the copies, and a start and an end.
+// cost estimates the cycles of a product: those of the cluster that has the most to do, whose tiles each take the
+// tensor cores' time, or that of the copies, and a start and an end.
 func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
 	const (
 		flopsPerCycle = 4096
@@ -128,7 +128,8 @@ func (o *order) take(i int) (m, n int) {
 	return g*o.group + (r-n*high+(n*high+high/2)/o.clusters)%high, n
 }
 
-// longest returns the cost of the cluster that has the most to do, where tiles of the last row cost last and others whole.
+// longest returns the cost of the cluster that has the most to do, where tiles of the last row cost last and others
+// whole.
 func (o *order) longest(whole, last float64) float64 {
 	most, all := 0.0, o.down*o.across
 	for c := range min(o.clusters, all) {
@@ -151,13 +152,18 @@ func up(a, b int) int { return (a + b - 1) / b }
 func Tiles(info driver.Info, rows, n, k int) []Tile {
 	const perKind = 2
 	var all []Tile
-	for _, kind := range []Tile{{Rows: 128, Share: ShareW}, {Rows: 128, Share: ShareX}, {Rows: 256, Share: ShareX}, {Rows: 256, Share: ShareW}} {
+	for _, kind := range []Tile{{Rows: 128, Share: ShareW}, {Rows: 128, Share: ShareX}, {Rows: 256, Share: ShareX},
+		{Rows: 256, Share: ShareW}} {
 		all = append(all, kind.best(info, rows, n, k, perKind)...)
 	}
-	for _, kind := range []Tile{{Rows: 128}, {Rows: 256}, {Rows: 128, Share: ShareW, Turns: true}, {Rows: 128, Share: ShareX, Turns: true}} {
+	for _, kind := range []Tile{{Rows: 128}, {Rows: 256}, {Rows: 128, Share: ShareW, Turns: true},
+		{Rows: 128, Share: ShareX, Turns: true}} {
 		all = append(all, kind.best(info, rows, n, k, 1)...)
 	}
-	slices.SortStableFunc(all, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
+	slices.SortStableFunc(all, func(a, b Tile) int {
+		return cmp.Compare(a.cost(info, rows, n, k),
+			b.cost(info, rows, n, k))
+	})
 	return all
 }
 
@@ -172,6 +178,8 @@ func (t Tile) best(info driver.Info, rows, n, k, limit int) []Tile {
 			found = append(found, c)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
+	slices.SortStableFunc(found, func(a, b Tile) int {
+		return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k))
+	})
 	return found[:min(limit, len(found))]
 }

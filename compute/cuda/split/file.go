@@ -27,7 +27,8 @@ func Decode(data []byte) (*Model, error) {
 		return nil, fmt.Errorf("split: read a model: %w", err)
 	}
 	if s.Features != featureNames || len(s.Weights) != features {
-		return nil, fmt.Errorf("split: a model of %d features (%s), want %d (%s)", len(s.Weights), s.Features, features, featureNames)
+		return nil, fmt.Errorf("split: a model of %d features (%s), want %d (%s)", len(s.Weights), s.Features, features,
+			featureNames)
 	}
 	m := &Model{report: s.Report}
 	sum := 0.0

@@ -87,7 +87,8 @@ func TestLearns(t *testing.T) {
 			lost += math.Log(chosen / best(s))
 		}
 		n := float64(len(held))
-		t.Logf("%s: %.3f × faster than fixed, %.3f × the best; %+v", name, math.Exp(gain/n), math.Exp(lost/n), model.Report())
+		t.Logf("%s: %.3f × faster than fixed, %.3f × the best; %+v", name, math.Exp(gain/n), math.Exp(lost/n),
+			model.Report())
 		if math.Exp(lost/n) > 1.03 {
 			t.Errorf("%s: choices take %.3f × the best", name, math.Exp(lost/n))
 		}
@@ -179,8 +180,10 @@ func TestFile(t *testing.T) {
 	if err != nil || *again != *m {
 		t.Fatalf("read back %+v, %v; want %+v", again, err, m)
 	}
-	for _, bad := range [][]byte{nil, data[:len(data)/2], []byte("{}"), []byte(`{"features":"others","weights":[1,2,3,4,5,6]}`),
-		bytes.Replace(data, []byte(`"weights":[`), []byte(`"weights":[-1,`), 1), []byte(`{"features":"` + featureNames + `","weights":[0,0,0,0,0,0]}`),
+	for _, bad := range [][]byte{nil, data[:len(data)/2], []byte("{}"),
+		[]byte(`{"features":"others","weights":[1,2,3,4,5,6]}`),
+		bytes.Replace(data, []byte(`"weights":[`), []byte(`"weights":[-1,`), 1),
+		[]byte(`{"features":"` + featureNames + `","weights":[0,0,0,0,0,0]}`),
 		[]byte(`{"features":"` + featureNames + `","weights":[0,0,0,0,0,-1]}`)} {
 		if m, err := Decode(bad); err == nil {
 			t.Errorf("%q is a model: %+v", bad, m)

@@ -45,11 +45,13 @@ type Options struct {
 
 func (o *Options) validate(t *Tree) error {
 	if len(o.Widths) != len(t.levels) || len(o.Logits) != len(t.levels) || o.Requests < 1 {
-		return fmt.Errorf("topk: %d widths and %d logits for %d levels, %d requests", len(o.Widths), len(o.Logits), len(t.levels), o.Requests)
+		return fmt.Errorf("topk: %d widths and %d logits for %d levels, %d requests", len(o.Widths), len(o.Logits),
+			len(t.levels), o.Requests)
 	}
 	for l, w := range o.Widths {
 		if w < 1 || w > MaxWidth || o.Logits[l].Stride < t.levels[l].size {
-			return fmt.Errorf("topk: level %d: width %d of 1 … %d, stride %d of %d logits", l, w, MaxWidth, o.Logits[l].Stride, t.levels[l].size)
+			return fmt.Errorf("topk: level %d: width %d of 1 … %d, stride %d of %d logits", l, w, MaxWidth, o.Logits[l].Stride,
+				t.levels[l].size)
 		}
 	}
 	return nil
@@ -79,7 +81,8 @@ func (s *Set) NewSearch(t *Tree, o Options) (*Search, error) {
 	if err := o.validate(t); err != nil {
 		return nil, err
 	}
-	q := &Search{memory: memory{c: s.c}, tree: t, opts: o, n: o.Requests, most: room(o.Widths), limits: make([]bool, len(t.levels))}
+	q := &Search{memory: memory{c: s.c}, tree: t, opts: o, n: o.Requests, most: room(o.Widths),
+		limits: make([]bool, len(t.levels))}
 	for l := range t.levels {
 		st, err := s.load(format{o.Logits[l].BF16, t.levels[l].wide, q.most})
 		if err != nil {
@@ -179,8 +182,9 @@ func (q *Search) lay(base driver.Ptr) int {
 		row, found := offheap.Slice[search](q.staged.Bytes[l*n*searchBytes:], n), make([]driver.Ptr, n)
 		for i := range row {
 			found[i] = take(rowBytes * q.rows(l))
-			row[i] = search{logits: logits.Ptr.At(i * q.rows(l) * logits.Stride * size), starts: level.starts, codes: level.codes,
-				in: q.beams[l][i], out: q.beams[l+1][i], scratch: scratch[i], maxes: maxes[i], rows: found[i], bounds: bounds[i],
+			row[i] = search{logits: logits.Ptr.At(i * q.rows(l) * logits.Stride * size), starts: level.starts,
+				codes: level.codes,
+				in:    q.beams[l][i], out: q.beams[l+1][i], scratch: scratch[i], maxes: maxes[i], rows: found[i], bounds: bounds[i],
 				stride: int32(logits.Stride), size: int32(level.size), width: int32(q.opts.Widths[l])}
 		}
 		q.rounds, q.found = append(q.rounds, row), append(q.found, found)
@@ -248,7 +252,8 @@ func (q *Search) Round(s *driver.Stream, args *driver.Args, level int, overlap b
 	st, rows, n := q.stages[level], q.rows(level), q.n
 	args.Reset().Ptr(q.on[level])
 	launch := func(f *driver.Function, blocks, threads, shared int, overlap bool) error {
-		l := driver.Launch{Grid: [3]int{blocks, n}, Block: [3]int{threads}, Shared: shared, Overlap: overlap && q.c.Info().Arch >= 90}
+		l := driver.Launch{Grid: [3]int{blocks, n}, Block: [3]int{threads}, Shared: shared, Overlap: overlap &&
+			q.c.Info().Arch >= 90}
 		return f.Launch(s, l, args)
 	}
 	if q.limits[level] {

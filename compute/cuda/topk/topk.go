@@ -99,13 +99,15 @@ func (s *Set) load(f format) (*stages, error) {
 		return st, nil
 	}
 	number := map[bool]string{true: "1", false: "0"}
-	m, err := kernels.Load(s.c, "select.cu", "LOGITS_BF16="+number[f.bf16], "CODES_WIDE="+number[f.wide], fmt.Sprint("MOST=", f.most))
+	m, err := kernels.Load(s.c, "select.cu", "LOGITS_BF16="+number[f.bf16], "CODES_WIDE="+number[f.wide],
+		fmt.Sprint("MOST=", f.most))
 	if err != nil {
 		return nil, err
 	}
 	s.modules = append(s.modules, m)
 	st := &stages{}
-	for name, to := range map[string]**driver.Function{"select_limit": &st.limit, "select_scan": &st.scan, "select_count": &st.count,
+	for name, to := range map[string]**driver.Function{
+		"select_limit": &st.limit, "select_scan": &st.scan, "select_count": &st.count,
 		"select_pick": &st.pick, "select_keep": &st.keep} {
 		if *to, err = m.Function(name); err != nil {
 			return nil, err
@@ -185,8 +187,8 @@ type level struct {
 	wide          bool
 }
 
-// NewTree copies a tree. The items of leaf n are items[n] … items[n+1]-1, at least one; without items each leaf has one.
-// The caller MUST Close it after the last search on it.
+// NewTree copies a tree. The items of leaf n are items[n] … items[n+1]-1, at least one; without items each leaf has
+// one. The caller MUST Close it after the last search on it.
 func NewTree(c *driver.Context, levels []Level, items []uint32) (*Tree, error) {
 	t := &Tree{memory: memory{c: c}}
 	for i, l := range levels {

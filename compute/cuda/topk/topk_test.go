@@ -310,7 +310,8 @@ func TestRounds(t *testing.T) {
 			return o
 		},
 		"coarse": func() *round {
-			o := beams(r, 256, 8192, 512, some(8192)).fill(func(b, c int) float32 { return float32(math.Round(2 * r.NormFloat64())) })
+			o := beams(r, 256, 8192, 512, some(8192)).fill(
+				func(b, c int) float32 { return float32(math.Round(2 * r.NormFloat64())) })
 			for i := range o.scores {
 				o.scores[i] = math.Round(o.scores[i])
 			}
@@ -366,7 +367,9 @@ func TestRounds(t *testing.T) {
 			return o
 		},
 		"top 1 of zeros": func() *round {
-			o := beams(r, 40, 512, 50, all(512)).fill(func(_, c int) float32 { return float32(math.Copysign(0, float64(c%2)-0.5)) })
+			o := beams(r, 40, 512, 50, all(512)).fill(func(_, c int) float32 {
+				return float32(math.Copysign(0, float64(c%2)-0.5))
+			})
 			o.topK = 1
 			return o
 		},
@@ -456,7 +459,8 @@ func TestLift(t *testing.T) {
 							want[n] = want[n] || below(c)
 						}
 						if alive := got[n/32]>>(n%32)&1 != 0; alive != want[n] {
-							t.Fatalf("%d levels, items shared %v, request %d: node %d of level %d is alive: %v", depth, shared, i, n, l, alive)
+							t.Fatalf("%d levels, items shared %v, request %d: node %d of level %d is alive: %v", depth, shared, i, n, l,
+								alive)
 						}
 					}
 					below = func(n uint32) bool { return want[n] }
@@ -540,7 +544,10 @@ func TestRequestsInOneGraph(t *testing.T) {
 		if failed {
 			t.Fatalf("request %d failed", i)
 		}
-		slices.SortFunc(got, func(a, b chosen) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.node, b.node)) })
+		slices.SortFunc(got, func(a, b chosen) int {
+			return cmp.Or(cmp.Compare(b.score, a.score),
+				cmp.Compare(a.node, b.node))
+		})
 		want := plainSearch(ix, width, func(level, row int) []float32 {
 			rows := width
 			if level == 0 {
@@ -580,7 +587,10 @@ func plainSearch(ix *beam.Index, width int, logits func(level, row int) []float3
 				all = append(all, leaf{first + uint32(i), p.score + float64(x[codes.At(i)]) - math.Log(sum)})
 			}
 		}
-		slices.SortFunc(all, func(a, b leaf) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.node, b.node)) })
+		slices.SortFunc(all, func(a, b leaf) int {
+			return cmp.Or(cmp.Compare(b.score, a.score),
+				cmp.Compare(a.node, b.node))
+		})
 		now = all[:min(width, len(all))]
 		if l+1 < ix.Depth() {
 			slices.SortFunc(now, func(a, b leaf) int { return cmp.Compare(a.node, b.node) })
@@ -728,7 +738,8 @@ func TestWrongSizesAreRefused(t *testing.T) {
 	if err := good.validate(tree); err != nil {
 		t.Error(err)
 	}
-	for i, o := range []Options{{}, {Widths: []int{0}, Requests: 1, Logits: good.Logits}, {Widths: []int{MaxWidth + 1}, Requests: 1, Logits: good.Logits},
+	for i, o := range []Options{{}, {Widths: []int{0}, Requests: 1, Logits: good.Logits},
+		{Widths: []int{MaxWidth + 1}, Requests: 1, Logits: good.Logits},
 		{Widths: []int{5}, Logits: good.Logits}, {Widths: []int{5}, Requests: 1, Logits: []Logits{{Stride: 9}}}} {
 		if o.validate(tree) == nil {
 			t.Errorf("options %d were accepted: %+v", i, o)

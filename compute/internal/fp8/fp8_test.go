@@ -9,7 +9,8 @@ import (
 // The values of the OCP's table of special numbers.
 func TestSpecialNumbers(t *testing.T) {
 	for code, want := range map[byte]float32{
-		0: 0, 0x01: 0x1p-9, 0x07: 0.875 * 0x1p-6, 0x08: 0x1p-6, 0x38: 1, 0x39: 1.125, 0xb8: -1, 0x7e: 448, 0xfe: -448, 0x70: 128,
+		0: 0, 0x01: 0x1p-9, 0x07: 0.875 * 0x1p-6, 0x08: 0x1p-6, 0x38: 1, 0x39: 1.125, 0xb8: -1, 0x7e: 448, 0xfe: -448,
+		0x70: 128,
 	} {
 		if got := Decode(code); got != want {
 			t.Errorf("%#x is %v, want %v", code, got, want)
@@ -69,7 +70,8 @@ func TestEncodeIsNearest(t *testing.T) {
 }
 
 func TestScale(t *testing.T) {
-	for most, want := range map[float32]float32{1: 1, 1.99: 1, 2: 2, 0.3: 0.25, 0: 1, 1e-45: 1, float32(math.Inf(1)): 1, 3e38: 1} {
+	for most, want := range map[float32]float32{1: 1, 1.99: 1, 2: 2, 0.3: 0.25, 0: 1, 1e-45: 1, float32(math.Inf(1)): 1,
+		3e38: 1} {
 		if got := Scale(most); got != want {
 			t.Errorf("the scale for %v is %v, want %v", most, got, want)
 		}

@@ -77,7 +77,8 @@ func TestPage(t *testing.T) {
 		if words[0] == "helm" && words[2] != release {
 			t.Errorf("%s: the release is %s in the rest of the page", line, release)
 		}
-		if (words[0] == "helm" || words[0] == "kubectl" && words[1] != "create") && !strings.Contains(line, "--namespace "+namespace) {
+		if (words[0] == "helm" || words[0] == "kubectl" && words[1] != "create") &&
+			!strings.Contains(line, "--namespace "+namespace) {
 			t.Errorf("%s: without the namespace", line)
 		}
 		for i, w := range words {

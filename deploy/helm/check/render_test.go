@@ -72,7 +72,8 @@ func valuesOf(t *testing.T, set string) chartutil.Values {
 
 // render does what `helm template` does, and returns the documents in the order in which Helm installs them.
 func render(c *chart.Chart, values chartutil.Values) ([]string, error) {
-	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: release, Namespace: namespace, IsInstall: true, Revision: 1}, nil)
+	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{
+		Name: release, Namespace: namespace, IsInstall: true, Revision: 1}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +116,8 @@ type objects struct {
 func types(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme, networking.AddToScheme, policy.AddToScheme,
+	for _, add := range []func(*runtime.Scheme) error{
+		apps.AddToScheme, core.AddToScheme, networking.AddToScheme, policy.AddToScheme,
 		rbac.AddToScheme, monitoring.AddToScheme, certmanager.AddToScheme} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
@@ -128,7 +130,8 @@ func types(t *testing.T) *runtime.Scheme {
 func decode(t *testing.T, documents []string) *objects {
 	t.Helper()
 	s := types(t)
-	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, s, s, json.SerializerOptions{Yaml: true, Strict: true})
+	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, s, s,
+		json.SerializerOptions{Yaml: true, Strict: true})
 	o := &objects{}
 	for _, d := range documents {
 		x, _, err := strict.Decode([]byte(d), nil, nil)
@@ -244,7 +247,8 @@ func TestRendered(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(want, []byte(text)) {
-			t.Errorf("%s differs from what the chart renders: go test -C deploy/helm/check -run Rendered -rewrite, and review the diff", file)
+			t.Errorf("%s differs from what the chart renders: go test -C deploy/helm/check -run Rendered -rewrite, and review "+
+				"the diff", file)
 		}
 	}
 }

@@ -102,7 +102,8 @@ func TestSelectors(t *testing.T) {
 			}
 			budgets := 0
 			for _, b := range o.budgets {
-				if got := namesOf(o.selected(t, b.Spec.Selector)); slices.Equal(got, []string{w.name}) && b.Spec.MaxUnavailable != nil {
+				if got := namesOf(o.selected(t, b.Spec.Selector)); slices.Equal(got, []string{w.name}) &&
+					b.Spec.MaxUnavailable != nil {
 					budgets++
 				}
 			}
@@ -158,7 +159,8 @@ func TestServices(t *testing.T) {
 				t.Errorf("%s: its service %s gives no names to pods that are not ready", s.Name, s.Spec.ServiceName)
 				continue
 			}
-			if got := namesOf(o.selected(t, &meta.LabelSelector{MatchLabels: h.Spec.Selector})); !slices.Equal(got, []string{s.Name}) {
+			if got := namesOf(o.selected(t, &meta.LabelSelector{MatchLabels: h.Spec.Selector})); !slices.Equal(got,
+				[]string{s.Name}) {
 				t.Errorf("service %s has the pods of %v", h.Name, got)
 			}
 		}
@@ -183,14 +185,16 @@ func TestServices(t *testing.T) {
 					watched = append(watched, s)
 				}
 			}
-			if len(watched) != 1 || len(o.selected(t, &meta.LabelSelector{MatchLabels: watched[0].Spec.Selector})) != len(o.workloads()) {
+			if len(watched) != 1 || len(o.selected(t, &meta.LabelSelector{MatchLabels: watched[0].Spec.Selector})) != len(
+				o.workloads()) {
 				t.Fatalf("Prometheus reads %d services; want one that has all pods, once", len(watched))
 			}
 			if !strings.Contains(watched[0].Name, "grebe") {
 				t.Errorf("the job %s: the alert GrebeDown wants grebe in its name", watched[0].Name)
 			}
 			for _, e := range m.Spec.Endpoints {
-				if !slices.ContainsFunc(watched[0].Spec.Ports, func(p core.ServicePort) bool { return p.Name == e.Port }) || e.Path != "/metrics" {
+				if !slices.ContainsFunc(watched[0].Spec.Ports, func(p core.ServicePort) bool { return p.Name == e.Port }) ||
+					e.Path != "/metrics" {
 					t.Errorf("Prometheus reads %s of a port %s", e.Path, e.Port)
 				}
 			}
@@ -338,7 +342,8 @@ func preStop(t *testing.T, c *core.Container) int {
 func room(t *testing.T, w *workload, cfg *config.Loaded) {
 	t.Helper()
 	if cfg.Holds() && cfg.Cache.HostMemory.Bytes >= w.container().Resources.Requests.Memory().Value() {
-		t.Errorf("%s holds %d bytes of KV in %v of memory", w.name, cfg.Cache.HostMemory.Bytes, w.container().Resources.Requests.Memory())
+		t.Errorf("%s holds %d bytes of KV in %v of memory", w.name, cfg.Cache.HostMemory.Bytes,
+			w.container().Resources.Requests.Memory())
 	}
 	if w.set == nil {
 		return
@@ -368,7 +373,8 @@ func files(t *testing.T, w *workload, cfg *config.Loaded) {
 		}
 		return false, false
 	}
-	for _, f := range []string{cfg.Auth.Keys, cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA, cfg.Cluster.TLS.Cert, cfg.Cluster.TLS.Key,
+	for _, f := range []string{cfg.Auth.Keys, cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA, cfg.Cluster.TLS.Cert,
+		cfg.Cluster.TLS.Key,
 		cfg.Cluster.TLS.CA, cfg.Models[0].Path} {
 		if ro, ok := mounted(f); f != "" && (!ok || !ro) {
 			t.Errorf("%s: no read-only volume has %s", w.name, f)
@@ -404,7 +410,8 @@ func TestProbes(t *testing.T) {
 				{"startup", "/v2/health/live", c.StartupProbe}, {"liveness", "/v2/health/live", c.LivenessProbe},
 				{"readiness", "/v2/health/ready", c.ReadinessProbe},
 			} {
-				if p.probe == nil || p.probe.HTTPGet == nil || p.probe.HTTPGet.Path != p.path || portNamed(c, p.probe.HTTPGet.Port) == nil {
+				if p.probe == nil || p.probe.HTTPGet == nil || p.probe.HTTPGet.Path != p.path ||
+					portNamed(c, p.probe.HTTPGet.Port) == nil {
 					t.Errorf("%s: %s probe %v", w.name, p.name, p.probe)
 				}
 			}
@@ -421,11 +428,13 @@ func TestPodsHaveFewRights(t *testing.T) {
 			spec, c := &w.pod.Spec, w.container()
 			p, s := spec.SecurityContext, c.SecurityContext
 			if !*p.RunAsNonRoot || *p.RunAsUser == 0 || p.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault ||
-				*s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
+				*s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+				!slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
 				t.Errorf("%s may do too much: %v %v", w.name, p, s)
 			}
 			if len(spec.Containers) != 1 || spec.HostNetwork || *spec.EnableServiceLinks {
-				t.Errorf("%s: containers %d, host network %t, service links %t", w.name, len(spec.Containers), spec.HostNetwork, *spec.EnableServiceLinks)
+				t.Errorf("%s: containers %d, host network %t, service links %t", w.name, len(spec.Containers), spec.HostNetwork,
+					*spec.EnableServiceLinks)
 			}
 			if c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
 				t.Errorf("%s asks for no memory", w.name)
@@ -438,7 +447,8 @@ func TestPodsHaveFewRights(t *testing.T) {
 				t.Errorf("%s computes on %s", w.name, cfg.Device)
 			}
 			token := *spec.AutomountServiceAccountToken
-			if coordinated := configured(t, o, &w).Cluster.Coordinator == "kubernetes"; token != coordinated || coordinated != (len(o.roles) == 1) {
+			if coordinated := configured(t, o, &w).Cluster.Coordinator == "kubernetes"; token != coordinated ||
+				coordinated != (len(o.roles) == 1) {
 				t.Errorf("%s: token %t, coordinator kubernetes %t, %d roles", w.name, token, coordinated, len(o.roles))
 			}
 			if len(o.accounts) != 1 || spec.ServiceAccountName != o.accounts[0].Name {
@@ -491,7 +501,8 @@ func TestNetworkPolicy(t *testing.T) {
 				open[name.Name] = len(rule.From) == 0
 			}
 		}
-		if want := map[string]bool{"http": true, "grpc": true, "peers": false, "admin": false}; !reflect.DeepEqual(open, want) {
+		if want := map[string]bool{"http": true, "grpc": true, "peers": false, "admin": false}; !reflect.DeepEqual(open,
+			want) {
 			t.Errorf("open to everyone: %v, want %v", open, want)
 		}
 	})
@@ -513,7 +524,8 @@ func TestCertificates(t *testing.T) {
 				if got, want := a["csi.cert-manager.io/uri-sans"], "grebe://"+cfg.Cluster.Name+"/${POD_NAME}"; got != want {
 					t.Errorf("%s: the certificate is for %s, want %s", w.name, got, want)
 				}
-				if usages := a["csi.cert-manager.io/key-usages"]; !strings.Contains(usages, "server auth") || !strings.Contains(usages, "client auth") {
+				if usages := a["csi.cert-manager.io/key-usages"]; !strings.Contains(usages, "server auth") ||
+					!strings.Contains(usages, "client auth") {
 					t.Errorf("%s: the certificate is for %s", w.name, usages)
 				}
 				issuer := a["csi.cert-manager.io/issuer-name"]
@@ -530,7 +542,8 @@ func TestCertificates(t *testing.T) {
 		}
 		for _, c := range o.authorities {
 			for _, i := range o.issuers {
-				if i.Spec.CA != nil && i.Spec.CA.SecretName != c.Spec.SecretName || i.Spec.SelfSigned != nil && i.Name != c.Spec.IssuerRef.Name {
+				if i.Spec.CA != nil && i.Spec.CA.SecretName != c.Spec.SecretName ||
+					i.Spec.SelfSigned != nil && i.Name != c.Spec.IssuerRef.Name {
 					t.Errorf("issuer %s does not go with the authority %s", i.Name, c.Name)
 				}
 			}

@@ -49,7 +49,8 @@ func TestBadValues(t *testing.T) {
 }
 
 // free are values whose keys are the user's.
-var free = []string{"config", "node.config", "router.config", "kv.config", "models.volume", "monitoring.dashboard.labels",
+var free = []string{"config", "node.config", "router.config", "kv.config", "models.volume",
+	"monitoring.dashboard.labels",
 	"networkPolicy.monitoring", "global", "definitions"}
 
 // leaves returns the paths of values that have no keys of their own.

@@ -14,8 +14,8 @@ import (
 	"grebe/internal/cli"
 )
 
-// Senseless gives each flag of commands values that its tag refuses: each is refused before anything begins. needed has, by
-// command, what its line takes to be whole otherwise. At least so many values are tried.
+// Senseless gives each flag of commands values that its tag refuses: each is refused before anything begins. needed
+// has, by command, what its line takes to be whole otherwise. At least so many values are tried.
 func Senseless(t *testing.T, name string, commands func() any, needed map[string][]string, least int) {
 	t.Helper()
 	parser := cli.Parser(name, "", commands(), &cli.World{})
@@ -35,8 +35,10 @@ func Senseless(t *testing.T, name string, commands func() any, needed map[string
 				tried++
 				args := append(strings.Fields(command), needed[command]...)
 				var out bytes.Buffer
-				code := cli.Run(name, "", commands(), append(args, fmt.Sprintf("--%s=%s", f.Name, value)), &cli.World{Ctx: t.Context(), Stdout: &out, Stderr: &out})
-				if code != cli.Misuse || !strings.Contains(out.String(), "--"+f.Name+": ") || !strings.Contains(out.String(), ": want ") {
+				code := cli.Run(name, "", commands(), append(args, fmt.Sprintf("--%s=%s", f.Name, value)),
+					&cli.World{Ctx: t.Context(), Stdout: &out, Stderr: &out})
+				if code != cli.Misuse || !strings.Contains(out.String(), "--"+f.Name+": ") ||
+					!strings.Contains(out.String(), ": want ") {
 					t.Errorf("%s --%s=%s: exit code %d, %q", command, f.Name, value, code, out.String())
 				}
 			}

@@ -175,7 +175,8 @@ func TestNamesAreDurableAfterASyncOfTheirFolder(t *testing.T) {
 	if err := durable.WriteFile(name, text("four")); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(durable.RemoveAll(filepath.Join(dir, "x")), durable.RemoveAll(filepath.Join(dir, "nothing"))); err != nil {
+	if err := errors.Join(durable.RemoveAll(filepath.Join(dir, "x")),
+		durable.RemoveAll(filepath.Join(dir, "nothing"))); err != nil {
 		t.Fatal(err)
 	}
 	if got := see(d.Cut(nil)); got != "" || d.Cut(nil).find("x") != nil {

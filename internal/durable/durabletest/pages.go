@@ -2,9 +2,9 @@
 //
 // What a process writes is visible at once, to the next process too if it is killed, but durable only after a sync. A
 // power cut drops what no sync made durable, whichever process wrote it: all of it, or any part, sector by sector; of a
-// folder's names it drops the last changes. Names (created, renamed, removed) are durable after a sync of their folder. A sync that fails leaves its
-// pages clean, as Linux does: they stay visible, no later sync writes them, and a power cut drops them unless they were
-// written once more.
+// folder's names it drops the last changes. Names (created, renamed, removed) are durable after a sync of their folder.
+// A sync that fails leaves its pages clean, as Linux does: they stay visible, no later sync writes them, and a power
+// cut drops them unless they were written once more.
 //
 // Pages are the contents of one file. Disk is a tree of files: Pebble databases run on it through FS, and code that
 // changes real files through package durable runs beside it after Mount.

@@ -22,7 +22,8 @@ func NewTurn(s *compute.Shape, by int) Turn {
 // Distance compares tokens' keys and values of a layer.
 type Distance struct{ a, b []float32 }
 
-// Of returns the square of how far those of a token are from those of another, whose keys are turned to where it stands.
+// Of returns the square of how far those of a token are from those of another, whose keys are turned to where it
+// stands.
 func (d *Distance) Of(s *compute.Shape, layer int, a *Chunk, at int, b *Chunk, there int, turn Turn) float64 {
 	n := s.HeadDim
 	if len(d.a) < n {

@@ -34,8 +34,10 @@ type Spec struct {
 // Config returns the configuration of the checkpoint.
 func (s *Spec) Config() *hstu.Config {
 	c := &hstu.Config{
-		Architectures: []string{hstu.Architecture}, Hidden: s.Hidden, Layers: s.Layers, Heads: s.Heads, QKDim: s.HeadDim, ValueDim: s.HeadDim,
-		ScaleLength: 64, Window: s.Window, MaxSeqLen: s.MaxSeqLen, Positions: hstu.Absolute, PositionBuckets: s.MaxSeqLen, Times: hstu.None,
+		Architectures: []string{hstu.Architecture}, Hidden: s.Hidden, Layers: s.Layers, Heads: s.Heads, QKDim: s.HeadDim,
+		ValueDim:    s.HeadDim,
+		ScaleLength: 64, Window: s.Window, MaxSeqLen: s.MaxSeqLen, Positions: hstu.Absolute, PositionBuckets: s.MaxSeqLen,
+		Times:       hstu.None,
 		TimeBuckets: 8, ItemTable: "item_id", Items: s.Items, TableDim: s.Hidden, ActionWeights: []int{1, 2, 4}, ActionDim: 8,
 		Postprocessor: hstu.L2, TaskMLP: 32, Retrieval: true,
 		Tasks: []hstu.Task{{Name: "click", Weight: 1}, {Name: "buy", Weight: 2}},

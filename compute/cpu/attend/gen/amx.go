@@ -178,7 +178,8 @@ func (g *gen) loadQAMX() {
 // packAMX packs 32 rows of K and of V: K as tiles of 16 keys × 32 dims, V transposed as tiles of
 // 16 dims × 32 keys.
 func (g *gen) packAMX() {
-	g.fn("packAMX", "k, v unsafe.Pointer, src *sources, dims, padded, vPanel int", "k:DI", "src:SI", "padded:R10", "dims:R11")
+	g.fn("packAMX", "k, v unsafe.Pointer, src *sources, dims, padded, vPanel int", "k:DI", "src:SI", "padded:R10",
+		"dims:R11")
 	g.P("\tSHLQ $5, R10\n\tXORQ DX, DX\nkeys:\n\tLEAQ (DI)(R10*1), R13")
 	g.mask("R11", 32, "K1")
 	for i := range 32 {
@@ -186,10 +187,12 @@ func (g *gen) packAMX() {
 		if i >= 16 {
 			base = "R13"
 		}
-		g.P("\tMOVQ %d(SI), R8\n\tVMOVDQU16.Z (R8)(DX*1), K1, Z%d\n\tVMOVDQU64 Z%d, %d(%s)", pointer*i, i%8, i%8, 64*(i%16), base)
+		g.P("\tMOVQ %d(SI), R8\n\tVMOVDQU16.Z (R8)(DX*1), K1, Z%d\n\tVMOVDQU64 Z%d, %d(%s)", pointer*i, i%8, i%8, 64*(i%16),
+			base)
 	}
 	g.P("\tADDQ $%d, DI\n\tADDQ $64, DX\n\tSUBQ $32, R11\n\tJGT keys", tile)
-	g.P("\tMOVQ v+8(FP), DI\n\tMOVQ dims+24(FP), R11\n\tMOVQ padded+32(FP), CX\n\tSHRQ $4, CX\n\tADDQ $%d, SI\n\tXORQ DX, DX\nvalues:", 32*pointer)
+	g.P("\tMOVQ v+8(FP), DI\n\tMOVQ dims+24(FP), R11\n\tMOVQ padded+32(FP), CX\n\tSHRQ $4, CX\n\tADDQ $%d, SI\n\tXORQ "+
+		"DX, DX\nvalues:", 32*pointer)
 	g.mask("R11", 16, "K1")
 	for i := range 16 {
 		t := 16 + i%8

@@ -54,7 +54,8 @@ func (g *gen) softmaxAVX2() {
 	g.columnAVX2(false)
 	g.P("masked:")
 	g.columnAVX2(true)
-	g.P("next:\n\tADDQ $32, AX\n\tADDQ $32, DX\n\tDECQ R12\n\tJNZ column\n\tMOVQ state+8(FP), DX\n\tMOVQ R10, %d(DX)", changed)
+	g.P("next:\n\tADDQ $32, AX\n\tADDQ $32, DX\n\tDECQ R12\n\tJNZ column\n\tMOVQ state+8(FP), DX\n\tMOVQ R10, %d(DX)",
+		changed)
 	g.ret()
 }
 
@@ -163,7 +164,8 @@ func (g *gen) storeO8() {
 	for j := range 4 {
 		g.P("\tVDIVPS %d(BX), Y0, Y1\n\tVMOVUPS Y1, %d(BX)", sums+32*j, factors+32*j)
 	}
-	g.P("\tADDQ CX, CX\ncolumn:\n\tMOVQ DI, R12\n\tMOVQ dims+24(FP), R11\n\tXORQ DX, DX\ndim:\n\tVMOVUPS %d(BX), Y15", factors)
+	g.P("\tADDQ CX, CX\ncolumn:\n\tMOVQ DI, R12\n\tMOVQ dims+24(FP), R11\n\tXORQ DX, DX\ndim:\n\tVMOVUPS %d(BX), Y15",
+		factors)
 	for i := range 8 {
 		g.P("\tVMULPS %d(R12), Y15, Y%d", row*i, i)
 	}

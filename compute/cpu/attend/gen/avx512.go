@@ -68,11 +68,13 @@ func (g *gen) softmax512() {
 // weigh512 adds the probabilities of each key, times the lanes' factors, to its row of 16 sums: those of lanes l
 // and l+16 to the same. Maxima are final.
 func (g *gen) weigh512() {
-	g.fn("weighAVX512", "s unsafe.Pointer, state *state, sums unsafe.Pointer, keys, cols, first, masked int, scale float32",
+	g.fn("weighAVX512", "s unsafe.Pointer, state *state, sums unsafe.Pointer, keys, cols, first, masked int, scale "+
+		"float32",
 		"s:AX", "state:DX", "sums:BX", "cols:R12", "masked:R13")
 	x := softmax{gen: g}
 	x.constants("scale+56(FP)")
-	g.P("column:\n\tVMOVUPS %d(DX), Z24\n\tVMOVUPS %d(DX), Z25\n\tVMOVDQU32 %d(DX), Z27\n\tVPBROADCASTD first+40(FP), Z29", maxes, factors, limits)
+	g.P("column:\n\tVMOVUPS %d(DX), Z24\n\tVMOVUPS %d(DX), Z25\n\tVMOVDQU32 %d(DX), Z27\n\tVPBROADCASTD first+40(FP), Z29",
+		maxes, factors, limits)
 	g.P("\tMOVQ AX, SI\n\tMOVQ BX, DI\n\tMOVQ keys+24(FP), CX\n\tTESTQ R13, R13\n\tJNZ edge")
 	for _, at := range []string{"full", "edge"} {
 		g.P("\tPCALIGN $32\n%s:", at)

@@ -166,9 +166,11 @@ func (g pipe) walk() {
 		g.strides()
 	}
 	g.P("same:\n\tMOVQ %s, R8\n\tMOVQ R12, %s\n\tMOVQ R8, R12", walkP, walkP)
-	g.P("\tMOVQ $1, %s\n\tMOVQ $1, %s\n\tADDQ $%d, %s\n\tSUBQ $%d, %s\n\tJNZ block", walkStarted, walkBlock, blockKeys, walkFirst, blockKeys, walkKeys)
+	g.P("\tMOVQ $1, %s\n\tMOVQ $1, %s\n\tADDQ $%d, %s\n\tSUBQ $%d, %s\n\tJNZ block", walkStarted, walkBlock, blockKeys,
+		walkFirst, blockKeys, walkKeys)
 
-	g.P("\tMOVQ %s, AX\n\tMOVQ %s, SI\n\tMOVQ %s, DI\n\tADDQ $%d, %s\n\tMOVQ R12, %s", walkV, walkP, walkO, block, walkV, walkS)
+	g.P("\tMOVQ %s, AX\n\tMOVQ %s, SI\n\tMOVQ %s, DI\n\tADDQ $%d, %s\n\tMOVQ R12, %s", walkV, walkP, walkO, block, walkV,
+		walkS)
 	g.repeat("values", g.dims/32, g.values())
 	g.TileRelease()
 	g.ret()

@@ -42,7 +42,8 @@ func (g softmax) pointwiseColumn(at string, masked bool) {
 	}
 	g.P("\tADDQ $%d, SI", step*row)
 	if g.tiles { // the other column's tile lies between those of this one
-		g.P("\tADDQ $%d, DI\n\tSUBQ $%d, CX\n\tTESTQ $31, CX\n\tJNZ %sexp\n\tADDQ $%d, DI\n\tTESTQ CX, CX\n\tJNZ %sexp", 32*step, step, at, tile, at)
+		g.P("\tADDQ $%d, DI\n\tSUBQ $%d, CX\n\tTESTQ $31, CX\n\tJNZ %sexp\n\tADDQ $%d, DI\n\tTESTQ CX, CX\n\tJNZ %sexp",
+			32*step, step, at, tile, at)
 	} else {
 		g.P("\tSUBQ $%d, CX\n\tJNZ %sexp", step, at)
 	}

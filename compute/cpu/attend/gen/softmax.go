@@ -133,7 +133,8 @@ func (g softmax) column(masked bool) {
 	}
 	g.P("\tADDQ $%d, SI", step*row)
 	if g.tiles { // the other column's tile lies between those of this one
-		g.P("\tADDQ $%d, DI\n\tSUBQ $%d, CX\n\tTESTQ $31, CX\n\tJNZ %sexp\n\tADDQ $%d, DI\n\tTESTQ CX, CX\n\tJNZ %sexp", 32*step, step, at, tile, at)
+		g.P("\tADDQ $%d, DI\n\tSUBQ $%d, CX\n\tTESTQ $31, CX\n\tJNZ %sexp\n\tADDQ $%d, DI\n\tTESTQ CX, CX\n\tJNZ %sexp",
+			32*step, step, at, tile, at)
 	} else {
 		g.P("\tSUBQ $%d, CX\n\tJNZ %sexp", step, at)
 	}
@@ -167,7 +168,8 @@ func (g softmax) addSums() {
 	if g.pointwise {
 		return
 	}
-	g.P("\tVADDPS Z26, Z25, Z25\n\tVMOVUPS %d(%s), Z0\n\tVFMADD213PS Z25, Z31, Z0\n\tVMOVUPS Z0, %d(%s)", sums, g.state, sums, g.state)
+	g.P("\tVADDPS Z26, Z25, Z25\n\tVMOVUPS %d(%s), Z0\n\tVFMADD213PS Z25, Z31, Z0\n\tVMOVUPS Z0, %d(%s)", sums, g.state,
+		sums, g.state)
 }
 
 // exp2 sets Z[p] = 2^Z[t], with Z[f] as scratch: the fraction by a polynomial, the whole part,
@@ -200,7 +202,8 @@ func (g *gen) tableAVX2() {
 func (g *gen) exp2AVX2(t, f, p int) {
 	at := func(i int) string { return fmt.Sprintf("%d(R11)", 32*i) }
 	n := len(exp5) + 1
-	g.P("\tVMOVUPS %s, Y%d\n\tVMAXPS Y%d, Y%d, Y%d\n\tVROUNDPS $1, Y%d, Y%d\n\tVSUBPS Y%d, Y%d, Y%d", at(n), p, t, p, t, t, p, p, t, f)
+	g.P("\tVMOVUPS %s, Y%d\n\tVMAXPS Y%d, Y%d, Y%d\n\tVROUNDPS $1, Y%d, Y%d\n\tVSUBPS Y%d, Y%d, Y%d", at(n), p, t, p, t, t,
+		p, p, t, f)
 	g.P("\tVCVTTPS2DQ Y%d, Y%d\n\tVPADDD %s, Y%d, Y%d\n\tVPSLLD $23, Y%d, Y%d", p, t, at(n+1), t, t, t, t)
 	g.P("\tVMOVUPS %s, Y%d", at(0), p)
 	for i := 1; i < n; i++ {

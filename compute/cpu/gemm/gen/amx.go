@@ -19,7 +19,8 @@ func amxFile(g *generator) {
 
 func amxKernel(g *generator, name, comment string, both bool, dot func(c, x, y int)) {
 	g.function(name, comment,
-		"config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int", 13)
+		"config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next "+
+			"unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int", 13)
 	g.P("\tMOVQ config+0(FP), AX")
 	g.TileConfig()
 	g.P("\tMOVQ panels+16(FP), R9\n\tMOVQ a+24(FP), R10\n\tMOVQ c+48(FP), DI\n\tMOVQ add+56(FP), R11")
@@ -71,7 +72,8 @@ func amxKernel(g *generator, name, comment string, both bool, dot func(c, x, y i
 }
 
 func cvtRow(g *generator) {
-	g.function("cvtRow", "rounds steps·32 floats of a row to bf16, written every 2 KiB: the row's place in each step's tiles.",
+	g.function("cvtRow", "rounds steps·32 floats of a row to bf16, written every 2 KiB: the row's place in each step's "+
+		"tiles.",
 		"steps int, src, dst unsafe.Pointer", 3)
 	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ src+8(FP), AX\n\tMOVQ dst+16(FP), DI")
 	g.P("loop:\n\tVMOVUPS (AX), Z0\n\tVMOVUPS 64(AX), Z1")

@@ -67,7 +67,8 @@ func linear(g *generator, wide, add bool) {
 	if wide {
 		reg, size, n = "Z", 64, 2
 	}
-	g.P("\tMOVQ rows+0(FP), CX\n\tMOVQ sums+8(FP), AX\n\tMOVQ bias+16(FP), BX\n\tMOVQ dst+24(FP), DI\n\tMOVQ stride+32(FP), SI")
+	g.P("\tMOVQ rows+0(FP), CX\n\tMOVQ sums+8(FP), AX\n\tMOVQ bias+16(FP), BX\n\tMOVQ dst+24(FP), DI\n\tMOVQ " +
+		"stride+32(FP), SI")
 	for i := range n {
 		g.P("\tVMOVUPS %d(BX), %s%d", size*i, reg, 8+i)
 	}

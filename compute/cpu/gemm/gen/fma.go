@@ -14,7 +14,8 @@ const (
 
 // fmaArgs are the arguments of all kernels with fused multiply-adds; those with AVX-512 ignore the
 // stride.
-const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int"
+const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines " +
+	"int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int"
 
 const fmaArgCount = 12
 
@@ -22,11 +23,13 @@ var bases = [...]string{"AX", "R8"}
 
 func avx2File(g *generator) {
 	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("f32x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a float32 panel.", i), fmaArgs, fmaArgCount)
+		g.function(fmt.Sprintf("f32x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a float32 panel.", i),
+			fmaArgs, fmaArgCount)
 		fma256(g, i, false)
 	}
 	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("bf16x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a bf16 panel.", i), fmaArgs, fmaArgCount)
+		g.function(fmt.Sprintf("bf16x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a bf16 panel.", i),
+			fmaArgs, fmaArgCount)
 		fma256(g, i, true)
 	}
 	for i := 1; i <= fmaRows; i++ {

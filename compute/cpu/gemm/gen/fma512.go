@@ -17,16 +17,21 @@ const (
 
 func avx512File(g *generator) {
 	for i := 1; i <= packedRows; i++ {
-		g.function(fmt.Sprintf("f32x512r%d", i), fmt.Sprintf("multiplies %d packed rows by a block of a float32 panel.", i), fmaArgs, fmaArgCount)
+		g.function(fmt.Sprintf("f32x512r%d", i), fmt.Sprintf("multiplies %d packed rows by a block of a float32 panel.", i),
+			fmaArgs, fmaArgCount)
 		fma512(g, i, false)
 	}
 	for i := 1; i <= packedRows; i++ {
-		g.function(fmt.Sprintf("bf16x512r%d", i), fmt.Sprintf("multiplies %d packed rows by a block of a bf16 panel.", i), fmaArgs, fmaArgCount)
+		g.function(fmt.Sprintf("bf16x512r%d", i), fmt.Sprintf("multiplies %d packed rows by a block of a bf16 panel.", i),
+			fmaArgs, fmaArgCount)
 		fma512(g, i, true)
 	}
-	table(g.decls, "f32x512", "holds the AVX-512 kernels of float32 panels by their rows.", "fmaKernel", "f32x512r", packedRows)
-	table(g.decls, "bf16x512", "holds the AVX-512 kernels of bf16 panels by their rows.", "fmaKernel", "bf16x512r", packedRows)
-	g.function("packRows512", "packs steps of rows whose offsets from src are given, 16 of them.", "steps int, src, offsets, dst unsafe.Pointer", 4)
+	table(g.decls, "f32x512", "holds the AVX-512 kernels of float32 panels by their rows.", "fmaKernel",
+		"f32x512r", packedRows)
+	table(g.decls, "bf16x512", "holds the AVX-512 kernels of bf16 panels by their rows.", "fmaKernel",
+		"bf16x512r", packedRows)
+	g.function("packRows512", "packs steps of rows whose offsets from src are given, 16 of them.",
+		"steps int, src, offsets, dst unsafe.Pointer", 4)
 	packRows512(g, 2)
 }
 

@@ -75,29 +75,36 @@ func narrow256(g *generator) {
 	g.P("\tMOVQ sum+40(FP), BX\n\tVBROADCASTSS (AX), Y0\n\tVPXOR Y5, Y5, Y5\nloop:")
 	for i := range 4 {
 		g.P("\tVMULPS %d(SI), Y0, Y1\n\tVMULPS %d(SI), Y0, Y2\n\tVCVTPS2DQ Y1, Y1\n\tVCVTPS2DQ Y2, Y2", 64*i, 64*i+32)
-		g.P("\tVPADDD Y1, Y5, Y5\n\tVPADDD Y2, Y5, Y5\n\tVPACKSSDW Y2, Y1, Y1\n\tVPERMQ $0xd8, Y1, Y1\n\tVMOVDQU Y1, %d(DI)", 32*i)
+		g.P("\tVPADDD Y1, Y5, Y5\n\tVPADDD Y2, Y5, Y5\n\tVPACKSSDW Y2, Y1, Y1\n\tVPERMQ $0xd8, Y1, Y1\n\tVMOVDQU Y1, %d(DI)",
+			32*i)
 	}
 	g.P("\tADDQ $256, SI\n\tADDQ DX, DI\n\tDECQ CX\n\tJNZ loop")
 	lower(g, "VPADDD")
 }
 
 func largest256(g *generator) {
-	g.function("largest256", "sets bits to those of the largest magnitude of blocks·16 floats.", "blocks int, src, bits unsafe.Pointer", 3)
+	g.function("largest256", "sets bits to those of the largest magnitude of blocks·16 floats.",
+		"blocks int, src, bits unsafe.Pointer", 3)
 	g.P("\tMOVQ blocks+0(FP), CX\n\tMOVQ src+8(FP), SI\n\tMOVQ bits+16(FP), BX")
 	g.P("\tMOVL $0x7fffffff, AX\n\tMOVQ AX, X0\n\tVPBROADCASTD X0, Y0\n\tVPXOR Y5, Y5, Y5\nloop:")
-	g.P("\tVPAND (SI), Y0, Y1\n\tVPMAXUD Y1, Y5, Y5\n\tVPAND 32(SI), Y0, Y2\n\tVPMAXUD Y2, Y5, Y5\n\tADDQ $64, SI\n\tDECQ CX\n\tJNZ loop")
+	g.P("\tVPAND (SI), Y0, Y1\n\tVPMAXUD Y1, Y5, Y5\n\tVPAND 32(SI), Y0, Y2\n\tVPMAXUD Y2, Y5, Y5\n\tADDQ $64, " +
+		"SI\n\tDECQ CX\n\tJNZ loop")
 	lower(g, "VPMAXUD")
 }
 
-// vnniFile writes what AVX-512 and its VNNI do for int8: up to 14×32 sums of a panel in registers. Rows are packed as for
-// float32, fours of bytes in place of a float; weights are unsigned, as the instruction wants the operand that is no memory.
+// vnniFile writes what AVX-512 and its VNNI do for int8: up to 14×32 sums of a panel in registers. Rows are packed as
+// for float32, fours of bytes in place of a float; weights are unsigned, as the instruction wants the operand that is
+// no memory.
 func vnniFile(g *generator) {
 	for i := 1; i <= packedRows; i++ {
-		g.function(fmt.Sprintf("int8x512r%d", i), fmt.Sprintf("multiplies %d packed rows by a block of an int8 panel.", i), fmaArgs, fmaArgCount)
+		g.function(fmt.Sprintf("int8x512r%d", i), fmt.Sprintf("multiplies %d packed rows by a block of an int8 panel.", i),
+			fmaArgs, fmaArgCount)
 		vnni512(g, i)
 	}
-	table(g.decls, "int8x512", "holds the VNNI kernels of int8 panels by their rows.", "fmaKernel", "int8x512r", packedRows)
-	g.function("packBytes512", "packs steps of bytes of rows whose offsets from src are given, 16 of them.", "steps int, src, offsets, dst unsafe.Pointer", 4)
+	table(g.decls, "int8x512", "holds the VNNI kernels of int8 panels by their rows.", "fmaKernel",
+		"int8x512r", packedRows)
+	g.function("packBytes512", "packs steps of bytes of rows whose offsets from src are given, 16 of them.",
+		"steps int, src, offsets, dst unsafe.Pointer", 4)
 	packRows512(g, 1)
 	narrow512(g)
 	largest512(g)
@@ -137,15 +144,16 @@ func vnni512(g *generator, rows int) {
 			}
 		}
 	}
-	g.P("\tADDQ $%d, AX\n\tADDQ $%d, BX\n\tDECQ R14\n\tJNZ loop\n\tADDQ $1024, BX\n\tDECQ CX\n\tJNZ steps", packedBytes*vnniUnroll, 64*vnniUnroll)
+	g.P("\tADDQ $%d, AX\n\tADDQ $%d, BX\n\tDECQ R14\n\tJNZ loop\n\tADDQ $1024, BX\n\tDECQ CX\n\tJNZ steps",
+		packedBytes*vnniUnroll, 64*vnniUnroll)
 	for i := range 2 * rows {
 		g.P("\tVMOVUPS Z%d, %d(DI)", i, 64*i)
 	}
 	g.P("\tVZEROUPPER\n\tRET")
 }
 
-// madd256 is the product of pairs of 16-bit values with AVX2: up to 6×16 sums in registers. The instruction that multiplies
-// bytes saturates, so weights are widened when they are loaded, and rows when they are packed.
+// madd256 is the product of pairs of 16-bit values with AVX2: up to 6×16 sums in registers. The instruction that
+// multiplies bytes saturates, so weights are widened when they are loaded, and rows when they are packed.
 func madd256(g *generator, rows int) {
 	fmaStart(g, rows, 1)
 	g.P("\tMOVQ stride+16(FP), SI")
@@ -166,7 +174,8 @@ func madd256(g *generator, rows int) {
 		g.P("\tVPMOVSXBW %d(BX), Y14\n\tVPMOVSXBW %d(BX), Y15", 32*k, 32*k+16)
 		for i := range rows {
 			g.P("\tVPBROADCASTD %s, Y13", at(i, k))
-			g.P("\tVPMADDWD Y14, Y13, Y12\n\tVPMADDWD Y15, Y13, Y13\n\tVPADDD Y12, Y%d, Y%d\n\tVPADDD Y13, Y%d, Y%d", 2*i, 2*i, 2*i+1, 2*i+1)
+			g.P("\tVPMADDWD Y14, Y13, Y12\n\tVPMADDWD Y15, Y13, Y13\n\tVPADDD Y12, Y%d, Y%d\n\tVPADDD Y13, Y%d, Y%d", 2*i, 2*i,
+				2*i+1, 2*i+1)
 		}
 	}
 	advance(g, rows)

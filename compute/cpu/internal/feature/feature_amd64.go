@@ -17,8 +17,8 @@ var best = sync.OnceValue(func() Level {
 		[]bool{x.HasAVX512BF16, x.HasAMXTile, x.HasAMXBF16}, permitTiles)
 })
 
-// levelOf returns the highest level all of whose instructions are there, as those of the levels below. tiles asks the system for
-// the last one's registers.
+// levelOf returns the highest level all of whose instructions are there, as those of the levels below. tiles asks the
+// system for the last one's registers.
 func levelOf(avx2, avx512, amx []bool, tiles func() bool) Level {
 	switch {
 	case slices.Contains(avx2, false):

@@ -41,8 +41,8 @@ var instructions = map[string]*regexp.Regexp{
 	"VBMI": regexp.MustCompile(`\bVPERM(B|I2B|T2B)\b`),
 }
 
-// TestKernelsUseWhatIsAskedFor: the assembly of the level AVX2 uses no instruction of BMI, and no level's uses sets that detection
-// does not ask for.
+// TestKernelsUseWhatIsAskedFor: the assembly of the level AVX2 uses no instruction of BMI, and no level's uses sets
+// that detection does not ask for.
 func TestKernelsUseWhatIsAskedFor(t *testing.T) {
 	allowed := map[string][]string{"avx2_amd64.s": {"F16C"}, "avx512_amd64.s": {"F16C", "BMI2"},
 		"amx_amd64.s": {"F16C", "BMI2"}, "vnni_amd64.s": {"VNNI"}, "epilogue_amd64.s": {"F16C", "BMI2"}}
@@ -56,7 +56,8 @@ func TestKernelsUseWhatIsAskedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		for set, pattern := range instructions {
-			if found := pattern.Find(raw); found != nil && !strings.Contains(strings.Join(allowed[filepath.Base(path)], " "), set) {
+			if found := pattern.Find(raw); found != nil && !strings.Contains(strings.Join(allowed[filepath.Base(path)], " "),
+				set) {
 				t.Errorf("%s uses %s of %s, which is not asked for", path, found, set)
 			}
 		}

@@ -2,8 +2,8 @@
 // that an operation of a few microseconds is worth splitting.
 //
 // A job's tasks are claimed one by one by an atomic counter: which worker runs which task is not
-// fixed, so tasks must not depend on it for their results. Run allocates nothing. If a task panics, Run panics with it when
-// the others have ended.
+// fixed, so tasks must not depend on it for their results. Run allocates nothing. If a task panics, Run panics with it
+// when the others have ended.
 package team
 
 import (

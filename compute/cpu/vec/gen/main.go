@@ -100,7 +100,8 @@ func (g *gen) reduce(op string, n, off int) {
 func (g *gen) elementwise() {
 	g.fn("add", "x, y *float32, n int", "", 24, "x:AX", "y:BX", "n:DX")
 	g.loop(func(v, off int) {
-		g.P("\tVMOVUPS %d(AX), %s\n\tVADDPS %d(BX), %s, %s\n\tVMOVUPS %s, %d(AX)", 4*off, g.r(v), 4*off, g.r(v), g.r(v), g.r(v), 4*off)
+		g.P("\tVMOVUPS %d(AX), %s\n\tVADDPS %d(BX), %s, %s\n\tVMOVUPS %s, %d(AX)", 4*off, g.r(v), 4*off, g.r(v), g.r(v),
+			g.r(v), 4*off)
 	}, map[string]int{"AX": 4, "BX": 4})
 	g.ret()
 
@@ -114,7 +115,8 @@ func (g *gen) elementwise() {
 	g.fn("norm", "dst, x, gain *float32, n int, s float32", "", 36, "dst:AX", "x:BX", "gain:CX", "n:DX")
 	g.P("\tVBROADCASTSS s+32(FP), %s", g.r(15))
 	g.loop(func(v, off int) {
-		g.P("\tVMULPS %d(BX), %s, %s\n\tVMULPS %d(CX), %s, %s\n\tVMOVUPS %s, %d(AX)", 4*off, g.r(15), g.r(v), 4*off, g.r(v), g.r(v), g.r(v), 4*off)
+		g.P("\tVMULPS %d(BX), %s, %s\n\tVMULPS %d(CX), %s, %s\n\tVMOVUPS %s, %d(AX)", 4*off, g.r(15), g.r(v), 4*off, g.r(v),
+			g.r(v), g.r(v), 4*off)
 	}, map[string]int{"AX": 4, "BX": 4, "CX": 4})
 	g.ret()
 
@@ -122,7 +124,8 @@ func (g *gen) elementwise() {
 	g.loop(func(v, off int) {
 		a, b, c, d := g.r(v%2*6), g.r(v%2*6+1), g.r(v%2*6+2), g.r(v%2*6+3)
 		e, f := g.r(v%2*6+4), g.r(v%2*6+5)
-		g.P("\tVMOVUPS %d(AX), %s\n\tVMOVUPS %d(BX), %s\n\tVMOVUPS %d(CX), %s\n\tVMOVUPS %d(SI), %s", 4*off, a, 4*off, b, 4*off, c, 4*off, d)
+		g.P("\tVMOVUPS %d(AX), %s\n\tVMOVUPS %d(BX), %s\n\tVMOVUPS %d(CX), %s\n\tVMOVUPS %d(SI), %s", 4*off, a, 4*off, b,
+			4*off, c, 4*off, d)
 		g.P("\tVMULPS %s, %s, %s\n\tVMULPS %s, %s, %s", b, d, e, a, d, f)
 		g.P("\tVFMSUB231PS %s, %s, %s\n\tVFMADD231PS %s, %s, %s", a, c, e, b, c, f)
 		g.P("\tVMOVUPS %s, %d(AX)\n\tVMOVUPS %s, %d(BX)", e, 4*off, f, 4*off)
@@ -212,7 +215,8 @@ func (g *gen) reductions() {
 	}
 }
 
-var ops = []string{"add", "scale", "norm", "rotate", "fromBF16", "fromF16", "toBF16", "sumSquares", "max", "dot", "dotBF16", "dotF16",
+var ops = []string{"add", "scale", "norm", "rotate", "fromBF16", "fromF16", "toBF16", "sumSquares", "max", "dot",
+	"dotBF16", "dotF16",
 	"addScaled", "multiply", "affine", "silu", "sum", "deviation"}
 
 func main() {

@@ -17,7 +17,8 @@ func (g *gen) pointwise() {
 	}, map[string]int{"AX": 4, "BX": 4})
 	g.ret()
 
-	g.fn("affine", "dst, x, gain, shift *float32, n int, m, s float32", "", 48, "dst:AX", "x:BX", "gain:CX", "shift:SI", "n:DX")
+	g.fn("affine", "dst, x, gain, shift *float32, n int, m, s float32", "", 48, "dst:AX", "x:BX", "gain:CX", "shift:SI",
+		"n:DX")
 	g.P("\tVBROADCASTSS m+40(FP), %s\n\tVBROADCASTSS s+44(FP), %s", g.r(15), g.r(14))
 	g.loop(func(v, off int) {
 		x, gain := g.r(v%4), g.r(4+v%4)
@@ -64,7 +65,8 @@ func (g *gen) silu() {
 	}
 	g.loop(func(_, off int) {
 		x, t, e, p := g.r(0), g.r(1), g.r(2), g.r(3)
-		g.P("\tVMAXPS %d(AX), %s, %s\n\tVMULPS %s, %s, %s\n\tVMAXPS %s, %s, %s", 4*off, g.r(13), x, x, g.r(12), t, g.r(14), t, t)
+		g.P("\tVMAXPS %d(AX), %s, %s\n\tVMULPS %s, %s, %s\n\tVMAXPS %s, %s, %s", 4*off, g.r(13), x, x, g.r(12), t, g.r(14), t,
+			t)
 		g.P("\t%s $1, %s, %s\n\tVSUBPS %s, %s, %s", round, t, e, e, t, t)
 		g.P("\tVCVTTPS2DQ %s, %s\n\tVPADDD %s, %s, %s\n\tVPSLLD $23, %s, %s", e, e, g.r(15), e, e, e, e)
 		g.P("\tVMOVAPS %s, %s", g.r(poly), p)
