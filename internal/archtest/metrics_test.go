@@ -69,7 +69,7 @@ func filled(text, indent string) string {
 		case width == 0:
 			out.WriteString(indent)
 			width = len(indent)
-		case width+1+len(word) > 120:
+		case width+1+len(word) > maxColumns:
 			out.WriteString("\n" + indent)
 			width = len(indent)
 		default:
