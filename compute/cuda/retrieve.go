@@ -97,31 +97,46 @@ func (d *device) Vectors(items, width int, read func(first int, to []float32) er
 	if err := v.compile(); err != nil {
 		return nil, fmt.Errorf("cuda: vectors of %d items: %w", items, err)
 	}
-	stride := 2 * retrieveChunk * v.chunks
-	var failed error
-	rows, from := make([]float32, 0, rowsOf(items, stride)*width), 0
-	p, err := d.upload(items, stride, func(i int, to []byte) {
-		if failed != nil {
-			return
-		}
-		if at := (i - from) * width; at == len(rows) {
-			from, rows = i, rows[:min(cap(rows), (items-i)*width)]
-			failed = read(i, rows)
-		}
-		for c, x := range rows[(i-from)*width:][:width] {
-			*(*uint16)(unsafe.Pointer(&to[2*c])) = toBF16(x)
-		}
-	})
-	if failed != nil {
-		d.free(p)
-		return nil, failed
-	}
+	p, err := v.load(read)
 	if err != nil {
 		return nil, fmt.Errorf("cuda: vectors of %d items: %w", items, err)
 	}
 	v.data = p
 	freeWith(d, v, p)
 	return v, nil
+}
+
+// loadBytes of vectors are read at a time.
+const loadBytes = 64 << 20
+
+// load copies all vectors to the GPU. They are read some at a time and rounded on all cores.
+func (v *vectors) load(read func(first int, to []float32) error) (driver.Ptr, error) {
+	d, stride := v.d, 2*retrieveChunk*v.chunks
+	defer d.c.Leave()
+	if err := d.c.Enter(); err != nil {
+		return 0, err
+	}
+	p, err := d.alloc(v.items * stride)
+	if err != nil {
+		return 0, err
+	}
+	step := min(v.items, max(1, loadBytes/stride))
+	rows := make([]float32, step*v.width)
+	for from := 0; from < v.items && err == nil; from += step {
+		n := min(step, v.items-from)
+		if err = read(from, rows[:n*v.width]); err == nil {
+			err = d.send(p.At(from*stride), n, stride, func(i int, to []byte) {
+				for c, x := range rows[i*v.width:][:v.width] {
+					*(*uint16)(unsafe.Pointer(&to[2*c])) = toBF16(x)
+				}
+			})
+		}
+	}
+	if err != nil {
+		d.free(p)
+		return 0, err
+	}
+	return p, nil
 }
 
 // stages returns how many stages of a warp's ring there is room for beside the queries, up to 6.
