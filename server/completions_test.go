@@ -208,7 +208,7 @@ func TestCompletionErrors(t *testing.T) {
 		{`{"model": "m", "prompt": "a", "n": 1e9}`, 400, "invalid_argument", "n"},
 		{`{"model": "m", "prompt": "a", "n": "3"}`, 400, "invalid_argument", "n"},
 		{`{"model": "m", "prompt": "a", "n": 9, "best_of": 8}`, 400, "invalid_argument", "best_of"},
-		{`{"model": "m", "prompt": "a", "best_of": 5000}`, 400, "invalid_argument", "best_of"},
+		{`{"model": "m", "prompt": "a", "best_of": 9000}`, 400, "invalid_argument", "best_of"},
 		{`{"model": "m", "prompt": "a", "max_tokens": 2}`, 400, "invalid_argument", "max_tokens"},
 		{`{"model": "m", "prompt": "a", "temperature": -1}`, 400, "invalid_argument", "temperature"},
 		{`{"model": "m", "prompt": "a", "temperature": 1, "top_p": 0.5}`, 400, "invalid_argument", "top_p"},

@@ -534,7 +534,7 @@ func TestRecommendOverGRPC(t *testing.T) {
 	}
 	for field, change := range map[string]func(*grebev1.RecommendRequest){
 		"n":           func(q *grebev1.RecommendRequest) { q.N = -1 },
-		"beam_width":  func(q *grebev1.RecommendRequest) { q.BeamWidth = 5000 },
+		"beam_width":  func(q *grebev1.RecommendRequest) { q.BeamWidth = 9000 },
 		"top_k":       func(q *grebev1.RecommendRequest) { q.TopK = -3 },
 		"exclude":     func(q *grebev1.RecommendRequest) { q.Exclude = make([]string, 100001) },
 		"exclude[0]":  func(q *grebev1.RecommendRequest) { q.Exclude = []string{""} },

@@ -18,15 +18,21 @@ func TestRecordOfDecisions(t *testing.T) {
 	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
 		"--data-dir", t.TempDir(),
 		"--admin-listen=", "--grpc-listen=", "--slo-ms", "30000", "--set", "record="+file)
+	rank := func() {
+		code, body := r.get(t, "POST", "/v1/rank",
+			`{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}]}`)
+		if code != 200 {
+			t.Errorf("rank is %d: %s", code, body)
+		}
+	}
+	for range 12 { // one after the other, so that each is a batch of its own
+		rank()
+	}
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for range 3 {
-				if code,
-					body := r.get(t, "POST", "/v1/rank",
-					`{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}]}`); code != 200 {
-					t.Errorf("rank is %d: %s", code, body)
-				}
+				rank()
 			}
 		})
 	}

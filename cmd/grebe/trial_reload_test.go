@@ -20,8 +20,9 @@ import (
 func ownFolder(t *testing.T, dir string) {
 	t.Helper()
 	shell := exec.Command("bash", "-euc", `cp -r "$0" "$1"; cd "$1"; cp -r checkpoint second
-sed -i -E 's/"rope_theta": ?10000(\.0)?/"rope_theta":9900.0/' second/config.json; ! cmp -s checkpoint/config.json
-second/config.json ln -s checkpoint current; sed -i 's|path: ./checkpoint|path: ./current|' grebe.yaml`, demoData, dir)
+sed -i -E 's/"rope_theta": ?10000(\.0)?/"rope_theta":9900.0/' second/config.json
+! cmp -s checkpoint/config.json second/config.json
+ln -s checkpoint current; sed -i 's|path: ./checkpoint|path: ./current|' grebe.yaml`, demoData, dir)
 	if out, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
