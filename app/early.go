@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"time"
@@ -100,10 +101,18 @@ func (a *App) quiet() {
 	}
 }
 
+// briefPhase is how long a phase takes that is logged for debugging only.
+const briefPhase = 100 * time.Millisecond
+
 // phase returns a function that logs how long a phase of the start, or of a reload, took since phase was called.
 func (a *App) phase(name string, attrs ...any) func() {
 	start := time.Now()
 	return func() {
-		a.log.Info("phase ended", append([]any{"phase", name, "seconds", human.Seconds(time.Since(start))}, attrs...)...)
+		took, level := time.Since(start), slog.LevelInfo
+		if took < briefPhase {
+			level = slog.LevelDebug
+		}
+		all := append([]any{"phase", name, "seconds", human.Seconds(took)}, attrs...)
+		a.log.Log(context.Background(), level, "phase ended", all...)
 	}
 }
