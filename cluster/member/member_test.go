@@ -199,11 +199,8 @@ func TestRecord(t *testing.T) {
 			t.Errorf("records that differ in %s are equal", reflect.TypeFor[Record]().Field(i).Name)
 		}
 	}
-	if _,
-		err :=
-		Decode(
-			[]byte(
-				`{"id":"a","boot":"b","peer":"h:1","protocol":{"min":1,"max":1},"roles":["node","moon"],"new":7}`)); err != nil {
+	newer := `{"id":"a","boot":"b","peer":"h:1","protocol":{"min":1,"max":1},"roles":["node","moon"],"new":7}`
+	if _, err := Decode([]byte(newer)); err != nil {
 		t.Errorf("a newer release's record: %v", err)
 	}
 	for _, bad := range []string{``, `[]`, `{}`, `{"id":"a","boot":"b"}`,

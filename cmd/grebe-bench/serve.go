@@ -37,10 +37,11 @@ type serveCmd struct {
 }
 
 func (serveCmd) Help() string {
-	return `Asks a running server for recommendations or, with --rank, for rankings. An open loop sends requests at random times (Poisson), whether earlier ones
-were answered or not. A rate is sustained if 99 % of all requests are answered within the SLO of the time at which they were due;
-refused ones count as misses. A closed loop has clients that wait for each answer. Run it on cores of its own. The same seed
-sends the same requests again, whose users are then cached: take another one for each run on the same server.
+	return `Asks a running server for recommendations or, with --rank, for rankings. An open loop sends requests at random
+times (Poisson), whether earlier ones were answered or not. A rate is sustained if 99 % of all requests are answered
+within the SLO of the time at which they were due; refused ones count as misses. A closed loop has clients that wait for
+each answer. Run it on cores of its own. The same seed sends the same requests again, whose users are then cached: take
+another one for each run on the same server.
 
 Examples:
 

@@ -313,9 +313,8 @@ func TestServeRankAndStop(t *testing.T) {
 	if code != 200 || !strings.Contains(direct, `"r1"`) {
 		t.Fatalf("rank is %d: %s", code, direct)
 	}
-	if code,
-		body := r.get(t, "POST", "/v1/rank", `{"user": {"id": "ana"}, "candidates": [{"id": "i999"}]}`); code != 400 ||
-		!strings.Contains(body, "candidates[0].id") {
+	unknown := `{"user": {"id": "ana"}, "candidates": [{"id": "i999"}]}`
+	if code, body := r.get(t, "POST", "/v1/rank", unknown); code != 400 || !strings.Contains(body, "candidates[0].id") {
 		t.Errorf("an unknown item is %d: %s", code, body)
 	}
 	if code, body := r.get(t, "GET", "/metrics", ""); code != 200 || !strings.Contains(body, "grebe_requests_total") {
