@@ -20,6 +20,7 @@ import (
 	"grebe/catalog"
 	"grebe/cluster"
 	"grebe/compute"
+	"grebe/dispatch"
 	"grebe/embed"
 	"grebe/generate"
 	"grebe/internal/config"
@@ -66,10 +67,11 @@ type App struct {
 	progress func(model string, done, total int64) // reports the progress of loading; may be nil
 	page     int                                   // bytes of a page of pools; 0: pageFor chooses
 
-	device      compute.Device   // the first of devices
-	devices     []compute.Device // more than one: one GPU per worker, as far as there are GPUs
-	service     *serve.Service   // answers requests
-	server      *server.Server   // takes them
+	device      compute.Device                     // the first of devices
+	devices     []compute.Device                   // more than one: one GPU per worker, as far as there are GPUs
+	turns       map[compute.Device]*dispatch.Turns // of GPUs
+	service     *serve.Service                     // answers requests
+	server      *server.Server                     // takes them
 	catalog     *catalog.Catalog
 	users       *catalog.Users       // nil: they are in the catalog
 	first       []serve.Model        // as first loaded; nil once they serve, because they may be retired
@@ -154,6 +156,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	}
 	end()
 	a.device = a.devices[0]
+	a.openTurns(cfg.Workers)
 	if err := a.countBusy(); err != nil {
 		return err
 	}

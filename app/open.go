@@ -110,6 +110,7 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config,
 		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Like: like,
 		Lost:     m.app.noteLost,
 		Panicked: m.app.notePanic, Record: m.app.record.Room("dispatch"), Aside: asides,
+		Turns: m.app.turnsOf(len(engines), replicas),
 	})
 	if err != nil {
 		return nil, err

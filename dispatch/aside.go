@@ -129,7 +129,9 @@ func (d *Dispatcher) runAside(e Engine, b *batch, n int) bool {
 // giveWay runs the batches that are due.
 func (d *Dispatcher) giveWay(e Engine, b *batch, n int) {
 	for d.anyWaits() {
+		d.turn(n).take()
 		if _, open := d.take(b, n); !open || len(b.calls) == 0 {
+			d.turn(n).give()
 			return
 		}
 		d.serve(e, b, n)

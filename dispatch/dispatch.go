@@ -76,6 +76,9 @@ type Options struct {
 	// Aside has one engine for each of the others, on the same device, with memory of its own. It runs jobs in the
 	// background, between batches and between their layers: see Background. Nil: there are no such jobs.
 	Aside []Pauser
+	// Turns has, for each engine, those of the device that it shares with engines of other Dispatchers. Nil: they share
+	// no device.
+	Turns []*Turns
 	// Record records inputs and decisions; nil: nothing is recorded.
 	Record *record.Room
 }
@@ -92,6 +95,7 @@ type Dispatcher struct {
 	alarm   func(*contain.Panic)
 	rec     *record.Room
 	aside   aside
+	turns   []*Turns
 
 	mu      sync.Mutex
 	batcher *schedule.Batcher
@@ -145,11 +149,14 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	}
 	d := &Dispatcher{
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost,
-		alarm:   opt.Panicked,
+		alarm: opt.Panicked, turns: opt.Turns,
 		waiting: map[uint64]*call{}, model: tuner.Model(), admission: schedule.NewAdmission(b, len(engines)), rec: opt.Record,
 	}
 	if d.aside.engines = opt.Aside; opt.Aside != nil && len(opt.Aside) != len(engines) {
 		return nil, fmt.Errorf("dispatch: %d engines for jobs in the background, want %d", len(opt.Aside), len(engines))
+	}
+	if opt.Turns != nil && len(opt.Turns) != len(engines) {
+		return nil, fmt.Errorf("dispatch: turns of %d engines, want %d", len(opt.Turns), len(engines))
 	}
 	d.aside.most = opt.Queue
 	if opt.Like != nil {
@@ -417,13 +424,16 @@ func (d *Dispatcher) work(e Engine, n int) {
 	defer timer.Stop()
 	var b batch
 	for {
+		d.turn(n).take() // before the batch is chosen, so that requests that arrive meanwhile can be in it
 		at, open := d.take(&b, n)
-		if !open {
-			return
-		}
-		switch {
-		case len(b.calls) > 0:
+		if len(b.calls) > 0 {
 			d.serve(e, &b, n)
+			continue
+		}
+		d.turn(n).give()
+		switch {
+		case !open:
+			return
 		case !d.runAside(e, &b, n):
 			d.sleep(timer, at, wake)
 		}
@@ -435,6 +445,7 @@ func (d *Dispatcher) serve(e Engine, b *batch, n int) {
 	start := time.Now()
 	d.run(b, e.Run)
 	end := time.Now()
+	d.turn(n).give()
 	took := end.Sub(start)
 	d.watch(b.out)
 	d.free(b, n) // before the answers, so that a caller with an answer finds the engine free
