@@ -30,6 +30,7 @@ type Options struct {
 	NoRecommend bool
 	NoKernels   bool // leave out single operations
 	FP8         bool // measure weights of FP8 beside those of bf16, and nothing else
+	Timeline    bool // show the phases of a group of searches, and nothing else
 	// a folder, whose hidden states with weights of FP8 are held against compute/ref as well; none: no such
 	Checkpoint string
 	Tune       bool   // measure anew how attention is best cut
@@ -106,6 +107,9 @@ func runOn(ctx context.Context, o *Options, r *Report) error {
 		if r.Checks, err = checkAll(d, o.Seed); err != nil {
 			return err
 		}
+	}
+	if o.Timeline {
+		return measureTimeline(ctx, o, d, r)
 	}
 	if o.FP8 {
 		return measureFP8(ctx, o, d, r)

@@ -18,6 +18,7 @@ type Report struct {
 	Seed      uint64    `json:"seed"`
 	Checks    []Check   `json:"checks"`
 	Lines     []Line    `json:"lines"`
+	Timeline  []Phase   `json:"timeline,omitempty"`
 	Splits    []Split   `json:"splits,omitempty"`
 	Models    []Model   `json:"split_models,omitempty"`
 }

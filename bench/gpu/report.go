@@ -34,7 +34,10 @@ func (r *Report) write(w io.Writer, asJSON bool) error {
 		p.printf("checked: %s, %d rows, off compute/ref by %.2g (limit %.2g)\n", c.Name, c.Rows, c.Error, c.Limit)
 	}
 	p.printf("random weights of true shapes, Qwen2-1.5B's where no other is named; seed %d\n\n", r.Seed)
-	r.table(p)
+	r.timeline(p)
+	if len(r.Lines) > 0 {
+		r.table(p)
+	}
 	r.splits(p)
 	return p.err
 }

@@ -15,6 +15,7 @@ type gpuCmd struct {
 	NoSearch   bool   `help:"Leave out the recommendations."`
 	NoKernels  bool   `help:"Leave out single operations."`
 	FP8        bool   `name:"fp8" help:"Measure weights of FP8 beside those of bf16, and nothing else."`
+	Timeline   bool   `help:"Show the phases of a group of searches, and nothing else."`
 	Rank       string `type:"existingfile" help:"A report of bench rank --search --json on this GPU, for the sustained rate." placeholder:"FILE"`
 	Checkpoint string `type:"existingdir" help:"With --fp8: hold this checkpoint's hidden states against the reference." placeholder:"DIR"`
 	Tune       bool   `help:"Measure anew how attention is best cut, whatever was kept."`
@@ -40,7 +41,7 @@ Examples:
 func (c *gpuCmd) Run(w *cli.World) error {
 	_, err := gpu.Run(w.Ctx, gpu.Options{
 		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks,
-		NoKernels: c.NoKernels, FP8: c.FP8, Checkpoint: c.Checkpoint, Tune: c.Tune, Rank: c.Rank, JSON: c.JSON, File: c.File,
+		NoKernels: c.NoKernels, FP8: c.FP8, Timeline: c.Timeline, Checkpoint: c.Checkpoint, Tune: c.Tune, Rank: c.Rank, JSON: c.JSON, File: c.File,
 		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap, FixedSplit: c.Fixed},
 	}, w.Stdout)
 	return err

@@ -33,6 +33,7 @@ type searching struct {
 	set    *topk.Set
 	known  []*prepared // the most recently used last
 	follow *driver.Function
+	times  timeline
 	near   *driver.Event  // the last level's rows are computed: the end is near
 	hosts  []*driver.Host // by level, the tables of a round: those of earlier ones may not have been copied yet
 	batch  compute.Batch  // of the round
@@ -135,6 +136,10 @@ func (r *runner) chosenBy(gain *vector, head *linear) error {
 func (r *runner) choose(gain *vector, head *linear) error {
 	s := &r.search
 	if s.level == 0 {
+		s.times.phases = s.times.phases[:0]
+		if err := r.mark("begin"); err != nil {
+			return err
+		}
 		if err := r.openSearch(); err != nil {
 			if driver.OutOfMemory(err) {
 				err = errors.Join(compute.ErrNoSearch, err)
@@ -157,6 +162,9 @@ func (r *runner) choose(gain *vector, head *linear) error {
 	} else if err := r.startRound(); err != nil {
 		return err
 	}
+	if err := r.mark("layers"); err != nil {
+		return err
+	}
 	if s.level+1 == len(s.spec.Widths) {
 		if err := s.near.Record(r.stream); err != nil {
 			return err
@@ -175,7 +183,13 @@ func (r *runner) choose(gain *vector, head *linear) error {
 	if err := r.product(product, s.now.logits, r.bufs.normed, head); err != nil {
 		return err
 	}
-	return s.now.q.Round(r.stream, r.args, s.level, r.dev.overlaps())
+	if err := r.mark("logits"); err != nil {
+		return err
+	}
+	if err := s.now.q.Round(r.stream, r.args, s.level, r.dev.overlaps()); err != nil {
+		return err
+	}
+	return r.mark("selection")
 }
 
 // settle waits for the GPU where products may be timed next.
@@ -302,6 +316,10 @@ func (r *runner) Found(out [][]compute.Leaf) error {
 		return err
 	}
 	s.now.ran[len(out)] = true
+	if err := s.times.read(); err != nil {
+		r.err = err
+		return err
+	}
 	for i := range out {
 		b := r.io.Bytes[i*found.Bytes:]
 		head := offheap.Slice[int32](b, 2)
@@ -326,6 +344,9 @@ func (r *runner) fetch(found *topk.Results, requests int) error {
 		return err
 	}
 	if err := r.stream.Copy(r.io.Ptr, found.Base, requests*found.Bytes); err != nil {
+		return err
+	}
+	if err := r.mark("results"); err != nil {
 		return err
 	}
 	return r.search.near.Sync()

@@ -353,6 +353,7 @@ func (s *searching) close(d *device) {
 	if s.near != nil {
 		_ = s.near.Close()
 	}
+	s.times.close()
 	for _, h := range s.hosts {
 		_ = d.c.FreeHost(h)
 	}
