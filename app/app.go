@@ -157,7 +157,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	end()
 	a.device = a.devices[0]
 	a.openTurns(cfg.Workers)
-	if err := a.countBusy(); err != nil {
+	if err := a.countDevices(); err != nil {
 		return err
 	}
 	if m := a.device.Memory(); m.Host() != m {

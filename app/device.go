@@ -85,20 +85,41 @@ func OpenDevices(cfg *config.Config, log *slog.Logger) ([]compute.Device, error)
 	return all, nil
 }
 
-// countBusy reports how long each GPU has work.
-func (a *App) countBusy() error {
+// countDevices reports how long each GPU has work, and how much of its memory is in use.
+func (a *App) countDevices() error {
 	for i, d := range a.devices {
 		gpu, ok := d.(interface{ Busy() time.Duration })
 		if !ok {
 			continue
 		}
-		err := a.registry.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name:        "grebe_device_busy_seconds_total",
-			Help:        "Time in which a GPU had work of this process; its rate is the share of time that the GPU is busy.",
-			ConstLabels: prometheus.Labels{"device": strconv.Itoa(i)},
-		}, func() float64 { return gpu.Busy().Seconds() }))
-		if err != nil {
-			return err
+		labels := prometheus.Labels{"device": strconv.Itoa(i)}
+		memory := d.Memory()
+		for _, c := range []prometheus.Collector{
+			prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Name:        "grebe_device_busy_seconds_total",
+				Help:        "Time in which a GPU had work of this process; its rate is the share of time that the GPU is busy.",
+				ConstLabels: labels,
+			}, func() float64 { return gpu.Busy().Seconds() }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name:        "grebe_device_used_bytes",
+				Help:        "Memory of a GPU, or of its MIG instance, that is in use, by this process and by others.",
+				ConstLabels: labels,
+			}, func() float64 {
+				free, total := memory.Sizes()
+				return float64(total - free)
+			}),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name:        "grebe_device_bytes",
+				Help:        "Memory of a GPU, or of its MIG instance.",
+				ConstLabels: labels,
+			}, func() float64 {
+				_, total := memory.Sizes()
+				return float64(total)
+			}),
+		} {
+			if err := a.registry.Register(c); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

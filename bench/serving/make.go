@@ -74,16 +74,30 @@ func (f *Files) prepare() error {
 	return nil
 }
 
-// Make writes a checkpoint, items, users and grebe.yaml to a folder, and returns the name of the last.
+// configFile is the name of the configuration that Make writes.
+const configFile = "grebe.yaml"
+
+// checkpoints are the folders of the first model: two of one shape with different weights, for reloads.
+var checkpoints = [2]string{"checkpoint-1", "checkpoint-2"}
+
+// current is the first model's path, a link to one of its checkpoints.
+const current = "current"
+
+// Make writes two checkpoints, items, users and grebe.yaml to a folder, and returns the name of the last.
 func Make(dir string, f Files) (string, error) {
 	if err := f.prepare(); err != nil {
 		return "", err
 	}
-	if err := f.checkpoint(dir, f.Shape, plain+levels*f.Codes); err != nil {
+	for i, name := range checkpoints {
+		if err := checkpoint(filepath.Join(dir, name), f.Shape, plain+levels*f.Codes, f.Seed+uint64(i)); err != nil {
+			return "", err
+		}
+	}
+	if err := link(filepath.Join(dir, current), checkpoints[0]); err != nil {
 		return "", err
 	}
 	if f.Rank != "" {
-		if err := f.checkpoint(dir, f.Rank, ranked); err != nil {
+		if err := checkpoint(filepath.Join(dir, f.Rank), f.Rank, ranked, f.Seed); err != nil {
 			return "", err
 		}
 	}
@@ -109,15 +123,25 @@ func Make(dir string, f Files) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := filepath.Join(dir, "grebe.yaml")
+	name := filepath.Join(dir, configFile)
 	return name, os.WriteFile(name, f.config(), 0o600)
 }
 
 // checkpoint writes a model of random weights.
-func (f *Files) checkpoint(dir, shape string, vocab int) error {
+func checkpoint(dir, shape string, vocab int, seed uint64) error {
 	spec := shapes[shape]
-	spec.Vocab, spec.MaxPositions, spec.Tied, spec.DType, spec.Seed = vocab, 4096, true, compute.BF16, f.Seed
-	return modeltest.Write(filepath.Join(dir, shape), spec)
+	spec.Vocab, spec.MaxPositions, spec.Tied, spec.DType, spec.Seed = vocab, 4096, true, compute.BF16, seed
+	return modeltest.Write(dir, spec)
+}
+
+// link makes path a link to a folder beside it, in one step.
+func link(path, to string) error {
+	next := path + ".next"
+	_ = os.Remove(next) // of a run that was killed
+	if err := os.Symlink(to, next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
 }
 
 // draw returns n random tokens that are no codes.
@@ -150,11 +174,11 @@ func lines(name string, n int, value func(i int) any) (err error) {
 func (f *Files) config() []byte {
 	b := fmt.Appendf(nil, `models:
   - name: %[1]s
-    path: ./%[1]s
+    path: ./%[7]s
     prompt: {generate_instruction: {tokens: [1, 2, 3]}}
     codes: {first_token: [%[2]d, %[3]d, %[4]d], size: [%[5]d, %[5]d, %[5]d]}
     device_memory: %[6]s
-`, f.Shape, plain, plain+f.Codes, plain+2*f.Codes, f.Codes, f.Memory)
+`, f.Shape, plain, plain+f.Codes, plain+2*f.Codes, f.Codes, f.Memory, current)
 	if f.Rank != "" {
 		b = fmt.Appendf(b, `  - name: %[1]s
     path: ./%[1]s

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,30 +11,35 @@ import (
 	"grebe/bench/report"
 	"grebe/bench/serving"
 	"grebe/internal/cli"
+	"grebe/internal/human"
 )
 
 type serveCmd struct {
-	URL     string        `name:"url" help:"Address of the server; default ${default}." default:"http://127.0.0.1:8080" placeholder:"URL"`
-	Model   string        `help:"Model to ask; default the server's only one." placeholder:"NAME"`
-	Rates   []float64     `want:"above 0" help:"Rates of open loops, per second." placeholder:"RATE"`
-	Clients []int         `want:"at least 1 and at most 4096" help:"Clients of closed loops." placeholder:"N"`
-	Width   int           `want:"at least 1 and at most 8192" default:"128" help:"Beams of a request; default ${default}." placeholder:"N"`
-	Filter  string        `help:"Filter of each request as JSON; items of --make have one of ten values of tenth." placeholder:"JSON"`
-	Rank    int           `want:"at least 1 and at most 10000" help:"Ask for rankings of so many candidates instead." placeholder:"N"`
-	Users   int           `want:"at least 1" default:"2000" help:"Users of the server, named u0, u1 and so on; default ${default}." placeholder:"N"`
-	Zipf    float64       `want:"above 0" default:"1.05" help:"Exponent of the law that users are drawn by; default ${default}." placeholder:"S"`
-	Length  time.Duration `want:"above 0" default:"20s" help:"Length of each loop; default ${default}." placeholder:"TIME"`
-	Warmup  time.Duration `want:"above 0" default:"2s" help:"Load ahead of each loop that is not counted; default ${default}." placeholder:"TIME"`
-	SLO     time.Duration `name:"slo" want:"above 0" default:"200ms" help:"Within which an answer counts; default ${default}." placeholder:"TIME"`
-	Seed    uint64        `default:"1" help:"Of requests and files; default ${default}."`
-	Make    string        `type:"path" help:"Write a model, items, users and grebe.yaml to this folder, and ask nobody." placeholder:"DIR"`
-	Shape   string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b" help:"Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b or qwen3-1.7b; default ${default}."`
-	Ranker  string        `help:"Second model that --make writes, for rankings: qwen2-1.5b or another shape." placeholder:"SHAPE"`
-	Items   int           `want:"at least 1" default:"1000000" help:"Items that --make writes; default ${default}." placeholder:"N"`
-	Codes   int           `want:"at least 1 and at most 65536" default:"512" help:"Codes of each of an item's three levels; default ${default}." placeholder:"N"`
-	Memory  string        `default:"20GiB" help:"Memory of the device for KV, in grebe.yaml; default ${default}." placeholder:"SIZE"`
-	JSON    bool          `name:"json" help:"Print JSON."`
-	File    string        `type:"path" want:"a file that can be written" help:"Write JSON to this file besides." placeholder:"FILE"`
+	URL      string        `name:"url" help:"Address of the server; default ${default}." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	Model    string        `help:"Model to ask; default the server's only one." placeholder:"NAME"`
+	Rates    []float64     `want:"above 0" help:"Rates of open loops, per second." placeholder:"RATE"`
+	Clients  []int         `want:"at least 1 and at most 4096" help:"Clients of closed loops." placeholder:"N"`
+	Width    int           `want:"at least 1 and at most 8192" default:"128" help:"Beams of a request; default ${default}." placeholder:"N"`
+	Filter   string        `help:"Filter of each request as JSON; items of --make have one of ten values of tenth." placeholder:"JSON"`
+	Rank     int           `want:"at least 1 and at most 10000" help:"Ask for rankings of so many candidates instead." placeholder:"N"`
+	Users    int           `want:"at least 1" default:"2000" help:"Users of the server, named u0, u1 and so on; default ${default}." placeholder:"N"`
+	Zipf     float64       `want:"above 0" default:"1.05" help:"Exponent of the law that users are drawn by; default ${default}." placeholder:"S"`
+	Length   time.Duration `want:"above 0" default:"20s" help:"Length of each loop; default ${default}." placeholder:"TIME"`
+	Warmup   time.Duration `want:"above 0" default:"2s" help:"Load ahead of each loop that is not counted; default ${default}." placeholder:"TIME"`
+	SLO      time.Duration `name:"slo" want:"above 0" default:"200ms" help:"Within which an answer counts; default ${default}." placeholder:"TIME"`
+	Deadline time.Duration `want:"above 0" help:"Deadline that requests have; default the SLO, or a minute for --clients." placeholder:"TIME"`
+	Soak     string        `type:"path" help:"Change items and reload the model beside the one rate: the folder of --make that the server serves." placeholder:"DIR"`
+	Reload   time.Duration `want:"above 0" default:"60s" help:"From a reload to the next, with --soak; default ${default}." placeholder:"TIME"`
+	Swap     time.Duration `want:"above 0" default:"20s" help:"From a change of 1,000 items to the next, with --soak; default ${default}." placeholder:"TIME"`
+	Seed     uint64        `default:"1" help:"Of requests and files; default ${default}."`
+	Make     string        `type:"path" help:"Write a model twice with different weights, items, users and grebe.yaml to this folder, and ask nobody." placeholder:"DIR"`
+	Shape    string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b" help:"Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b or qwen3-1.7b; default ${default}."`
+	Ranker   string        `help:"Second model that --make writes, for rankings: qwen2-1.5b or another shape." placeholder:"SHAPE"`
+	Items    int           `want:"at least 1" default:"1000000" help:"Items that --make writes; default ${default}." placeholder:"N"`
+	Codes    int           `want:"at least 1 and at most 65536" default:"512" help:"Codes of each of an item's three levels; default ${default}." placeholder:"N"`
+	Memory   string        `default:"20GiB" help:"Memory of the device for KV, in grebe.yaml; default ${default}." placeholder:"SIZE"`
+	JSON     bool          `name:"json" help:"Print JSON."`
+	File     string        `type:"path" want:"a file that can be written" help:"Write JSON to this file besides." placeholder:"FILE"`
 }
 
 func (serveCmd) Help() string {
@@ -43,13 +49,18 @@ within the SLO of the time at which they were due; refused ones count as misses.
 each answer. Run it on cores of its own. The same seed sends the same requests again, whose users are then cached: take
 another one for each run on the same server.
 
+A soak (--soak) changes 1,000 items and reloads the model with other weights, again and again, while an open loop runs.
+It fails if a request is not answered within its deadline, a change takes no effect, or memory grows by more than a
+sixteenth and 64 MiB between the first and the last fifth of the time. Samples taken during reloads do not count for that.
+
 Examples:
 
     grebe-bench serve --make bench-serve
     grebe serve -c bench-serve/grebe.yaml
     grebe-bench serve --rates 200,400 --clients 1,16,64
     grebe-bench serve --rates 200 --filter '{"tenth": ["3"]}'
-    taskset -c 12-15 grebe-bench serve --seed 2 --width 512 --rates 250 --length 60s --json`
+    taskset -c 12-15 grebe-bench serve --seed 2 --width 512 --rates 250 --length 60s --json
+    grebe-bench serve --soak bench-serve --rates 380 --length 5m --deadline 2s`
 }
 
 func (c *serveCmd) Run(w *cli.World) error {
@@ -64,31 +75,74 @@ func (c *serveCmd) Run(w *cli.World) error {
 	if len(c.Rates) == 0 && len(c.Clients) == 0 {
 		return cli.Usagef("nothing to do: give --rates, --clients or --make")
 	}
-	loops, err := serving.Run(w.Ctx, serving.Options{
+	o := serving.Options{
 		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Filter: c.Filter, Candidates: c.Rank,
 		Rates: c.Rates, Clients: c.Clients,
-		Length: c.Length, Warmup: c.Warmup, SLO: c.SLO, Seed: c.Seed,
-	})
+		Length: c.Length, Warmup: c.Warmup, SLO: c.SLO, Deadline: c.Deadline, Seed: c.Seed,
+	}
+	if c.Soak != "" {
+		return c.soak(w, o)
+	}
+	loops, err := serving.Run(w.Ctx, o)
 	if err != nil {
 		return err
 	}
+	return c.report(w, loops, func() error { return printLoops(w.Stdout, loops) })
+}
+
+// soak runs a soak, prints it and returns what was wrong in it.
+func (c *serveCmd) soak(w *cli.World, o serving.Options) error {
+	if len(c.Rates) != 1 || len(c.Clients) > 0 || c.Rank > 0 {
+		return cli.Usagef("--soak wants one of --rates, and neither --clients nor --rank")
+	}
+	o.Items = c.Items
+	s, err := serving.Soak(w.Ctx, serving.SoakOptions{Options: o, Folder: c.Soak, Reload: c.Reload, Swap: c.Swap})
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.report(w, s, func() error { return printSoak(w.Stdout, s) }), s.Err())
+}
+
+// report writes a result to a file, if one is named, and prints it.
+func (c *serveCmd) report(w *cli.World, result any, text func() error) error {
 	if c.File != "" {
-		if err := c.write(loops); err != nil {
+		if err := c.write(result); err != nil {
 			return err
 		}
 	}
 	if c.JSON {
-		return report.JSON(w.Stdout, loops)
+		return report.JSON(w.Stdout, result)
 	}
-	return printLoops(w.Stdout, loops)
+	return text()
 }
 
-func (c *serveCmd) write(loops []serving.Loop) error {
+func printSoak(w io.Writer, s *serving.Soaked) error {
+	if err := printLoops(w, []serving.Loop{s.Loop}); err != nil {
+		return err
+	}
+	t := report.Table(w)
+	fmt.Fprintln(t, "\ttook effect\tdid not\tlongest s\t")
+	for _, c := range []struct {
+		name string
+		n    serving.Changes
+	}{{"reloads", s.Reloads}, {"catalog swaps", s.Swaps}} {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t\n", c.name, c.n.Done, c.n.Failed, c.n.Longest)
+	}
+	fmt.Fprintln(t, "memory\tstart\tmiddle\tend\tmost\t")
+	for i := range s.Memory {
+		m := &s.Memory[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t\n", m.Name, human.Bytes(m.Start), human.Bytes(m.Middle),
+			human.Bytes(m.End), human.Bytes(m.Most))
+	}
+	return t.Flush()
+}
+
+func (c *serveCmd) write(result any) error {
 	f, err := os.Create(c.File)
 	if err != nil {
 		return err
 	}
-	if err := load.WriteJSON(f, loops); err != nil {
+	if err := load.WriteJSON(f, result); err != nil {
 		f.Close()
 		return err
 	}
