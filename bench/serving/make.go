@@ -175,7 +175,7 @@ func (f *Files) config() []byte {
 	b := fmt.Appendf(nil, `models:
   - name: %[1]s
     path: ./%[7]s
-    prompt: {generate_instruction: {tokens: [1, 2, 3]}}
+    prompt: {instruction: {tokens: [1, 2, 3]}, generate_instruction: {tokens: [1, 2, 3]}}
     codes: {first_token: [%[2]d, %[3]d, %[4]d], size: [%[5]d, %[5]d, %[5]d]}
     device_memory: %[6]s
 `, f.Shape, plain, plain+f.Codes, plain+2*f.Codes, f.Codes, f.Memory, current)

@@ -28,6 +28,7 @@ type serveCmd struct {
 	Warmup   time.Duration `want:"above 0" default:"2s" help:"Load ahead of each loop that is not counted; default ${default}." placeholder:"TIME"`
 	SLO      time.Duration `name:"slo" want:"above 0" default:"200ms" help:"Within which an answer counts; default ${default}." placeholder:"TIME"`
 	Deadline time.Duration `want:"above 0" help:"Deadline that requests have; default the SLO, or a minute for --clients." placeholder:"TIME"`
+	First    bool          `help:"Time the first request of each kind and size of a server that has just started, and later ones."`
 	Soak     string        `type:"path" help:"Change items and reload the model beside the one rate: the folder of --make that the server serves." placeholder:"DIR"`
 	Reload   time.Duration `want:"above 0" default:"60s" help:"From a reload to the next, with --soak; default ${default}." placeholder:"TIME"`
 	Swap     time.Duration `want:"above 0" default:"20s" help:"From a change of 1,000 items to the next, with --soak; default ${default}." placeholder:"TIME"`
@@ -53,6 +54,10 @@ A soak (--soak) changes 1,000 items and reloads the model with other weights, ag
 It fails if a request is not answered within its deadline, a change takes no effect, or memory grows by more than a
 sixteenth and 64 MiB between the first and the last fifth of the time. Samples taken during reloads do not count for that.
 
+With --first one request of each kind goes to a server that has just started: rankings, scores and recommendations of 50,
+128 and 512 beams, for prompts of 8 to 2,048 rows, none of which is cached. Nine more of each follow. A first request
+that takes more than twice the median of those is slow, and the command fails.
+
 Examples:
 
     grebe-bench serve --make bench-serve
@@ -60,7 +65,8 @@ Examples:
     grebe-bench serve --rates 200,400 --clients 1,16,64
     grebe-bench serve --rates 200 --filter '{"tenth": ["3"]}'
     taskset -c 12-15 grebe-bench serve --seed 2 --width 512 --rates 250 --length 60s --json
-    grebe-bench serve --soak bench-serve --rates 380 --length 5m --deadline 2s`
+    grebe-bench serve --soak bench-serve --rates 380 --length 5m --deadline 2s
+    grebe-bench serve --first`
 }
 
 func (c *serveCmd) Run(w *cli.World) error {
@@ -72,8 +78,11 @@ func (c *serveCmd) Run(w *cli.World) error {
 		}
 		return err
 	}
+	if c.First {
+		return c.first(w)
+	}
 	if len(c.Rates) == 0 && len(c.Clients) == 0 {
-		return cli.Usagef("nothing to do: give --rates, --clients or --make")
+		return cli.Usagef("nothing to do: give --rates, --clients, --first or --make")
 	}
 	o := serving.Options{
 		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Filter: c.Filter, Candidates: c.Rank,
@@ -101,6 +110,26 @@ func (c *serveCmd) soak(w *cli.World, o serving.Options) error {
 		return err
 	}
 	return errors.Join(c.report(w, s, func() error { return printSoak(w.Stdout, s) }), s.Err())
+}
+
+// first times first requests, prints them and returns an error if some were slow.
+func (c *serveCmd) first(w *cli.World) error {
+	all, err := serving.Firsts(w.Ctx, serving.FirstOptions{URL: c.URL, Model: c.Model, Seed: c.Seed})
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.report(w, all, func() error { return printFirsts(w.Stdout, all) }), serving.SlowFirsts(all))
+}
+
+func printFirsts(w io.Writer, all []serving.First) error {
+	t := report.Table(w)
+	fmt.Fprintln(t, "\trows\tfirst ms\tmedian ms\tmost ms\tfirst / median\t")
+	for i := range all {
+		f := &all[i]
+		slow := map[bool]string{true: " slow"}[f.Slow()]
+		fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f%s\t\n", f.Kind, f.Rows, f.First, f.Median, f.Most, f.Ratio(), slow)
+	}
+	return t.Flush()
 }
 
 // report writes a result to a file, if one is named, and prints it.
