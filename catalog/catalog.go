@@ -246,8 +246,11 @@ func ResolveWith(m *grebev1.User, find func(id string) (*prompt.Item, bool)) (u 
 	}
 	if len(m.History) == 0 {
 		for _, e := range m.Events {
-			add(e.Item)
+			add(e.GetItem())
 		}
+	}
+	for _, e := range m.NewEvents {
+		add(e.GetItem())
 	}
 	return u, unknown
 }

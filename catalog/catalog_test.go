@@ -68,6 +68,12 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s is %+v with %d unknown, want %+v with %d", id, *u, unknown, want.user, want.unknown)
 		}
 	}
+	m, _ := c.User("u2")
+	m = &grebev1.User{Id: "u2", History: m.History, Events: m.Events,
+		NewEvents: []*grebev1.Event{{Item: "i2"}, {Item: "none"}}}
+	if u, unknown := c.Resolve(m); !reflect.DeepEqual(u.History, []*prompt.Item{i1, i2}) || unknown != 2 {
+		t.Errorf("with new events u2 is %+v with %d unknown", *u, unknown)
+	}
 	if items, users, version := c.Counts(); items != 2 || users != 3 || version != "5" {
 		t.Errorf("%d items, %d users, version %s", items, users, version)
 	}

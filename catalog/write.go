@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/wire"
 	"grebe/prompt"
 )
 
@@ -247,6 +248,10 @@ func (m *mutation) prepare(op *Op, maxHistory int) {
 		m.verb, m.id = putUser, op.PutUser.Id
 		if m.Err = checkID(m.id); m.Err == nil {
 			u := op.PutUser
+			if len(u.NewEvents) > 0 {
+				m.Err = &wire.Error{Field: "new_events", Problem: "are of a request: give events"}
+				break
+			}
 			m.dropped = trim(u, maxHistory, maxHistory)
 			m.record = userRecord(u)
 			m.user, m.Err = newUser(m.record)

@@ -33,6 +33,8 @@ type User struct {
 	Text    string   `json:"text,omitempty"`
 	Tokens  []int32  `json:"tokens,omitempty"`
 	Events  []Event  `json:"events,omitempty"`
+	// NewEvents are events of this request that follow those of the catalog's user, or Events. They are not stored.
+	NewEvents []Event `json:"new_events,omitempty"`
 }
 
 // Event is one thing a user did.

@@ -225,6 +225,9 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 		if err := c.model.reads().checkUser(c.model.Model, m); err != nil {
 			return nil, err
 		}
+		if err := checkNew(m, m.NewEvents); err != nil {
+			return nil, err
+		}
 		return m, c.checkInput(path{"user", -1}, m.Text, m.Tokens)
 	}
 	if m.Id == "" {
@@ -237,7 +240,19 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	if !ok {
 		return nil, Errorf(InvalidArgument, "user.id", "no user %s", Quoted(m.Id))
 	}
-	return known, nil
+	if len(m.NewEvents) == 0 {
+		return known, nil
+	}
+	return &grebev1.User{Id: known.Id, History: known.History, Text: known.Text, Tokens: known.Tokens,
+		Events: known.Events, NewEvents: m.NewEvents}, checkNew(known, m.NewEvents)
+}
+
+// checkNew refuses new events of a user whose prompt they cannot follow.
+func checkNew(u *grebev1.User, events []*grebev1.Event) error {
+	if len(events) > 0 && u.Tokens != nil {
+		return Errorf(Unprocessable, "user.new_events", "the user has tokens, which no event can follow")
+	}
+	return nil
 }
 
 // userTokens returns the tokens of a request's user.

@@ -138,7 +138,7 @@ func (c *call) wholePrompt(req *grebev1.RecommendRequest) ([]int32, error) {
 	switch {
 	case u == nil || u.Text == nil && u.Tokens == nil:
 		return nil, Errorf(InvalidArgument, "user", "give text or tokens: with whole_prompt they are the prompt")
-	case u.Id != "" || len(u.History) > 0 || len(u.Events) > 0 || u.Text != nil && u.Tokens != nil:
+	case u.Id != "" || len(u.History) > 0 || len(u.Events) > 0 || len(u.NewEvents) > 0 || u.Text != nil && u.Tokens != nil:
 		return nil, Errorf(InvalidArgument, "user", "give only text or only tokens: with whole_prompt they are the prompt")
 	case req.ExcludeSeen:
 		return nil, Errorf(InvalidArgument, "exclude_seen", "a request with whole_prompt has no history")

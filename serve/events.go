@@ -78,7 +78,7 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 	if u.Tokens != nil {
 		return nil, Errorf(Unprocessable, "user.tokens", "model %q takes events or a history", c.model.Name)
 	}
-	if u.Text != nil && len(u.Events) == 0 && len(u.History) == 0 {
+	if u.Text != nil && len(u.Events) == 0 && len(u.History) == 0 && len(u.NewEvents) == 0 {
 		return nil, Errorf(Unprocessable, "user.text", "model %q takes events or a history", c.model.Name)
 	}
 	list := u.Events
@@ -87,6 +87,7 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 			list = append(list, &grebev1.Event{Item: id})
 		}
 	}
+	list = slices.Concat(list, u.NewEvents)
 	h := &history{at: hstu.Moment{Query: s.now().Unix()}}
 	actions := make([]int32, 0, len(list))
 	for _, ev := range list {
@@ -434,6 +435,9 @@ func excluded(m *hstu.Model, req *grebev1.RecommendRequest, user *grebev1.User) 
 	}
 	if req.ExcludeSeen {
 		for _, e := range user.Events {
+			exclude(e.GetItem())
+		}
+		for _, e := range user.NewEvents {
 			exclude(e.GetItem())
 		}
 		for _, id := range user.History {

@@ -155,6 +155,9 @@ func (s *Service) cold(c *call, req *grebev1.RecommendRequest) (bool, error) {
 		return false, err
 	}
 	u := req.User
+	if len(u.NewEvents) > 0 {
+		return false, nil
+	}
 	if u.Id != "" && bare(u) {
 		known, ok, err := s.known(c, u.Id)
 		if err != nil || !ok {

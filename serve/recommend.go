@@ -139,7 +139,7 @@ func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.
 	}
 	r.Exclude, r.UserID = req.Exclude, user.Id
 	if req.ExcludeSeen {
-		r.Exclude = slices.Concat(req.Exclude, user.History, itemsOf(user.Events))
+		r.Exclude = slices.Concat(req.Exclude, user.History, itemsOf(user.Events), itemsOf(user.NewEvents))
 	}
 	r.User, err = s.userTokens(c, user)
 	return r, err

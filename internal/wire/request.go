@@ -123,6 +123,8 @@ func (d *decoder) user(m *grebev1.User) {
 			m.Tokens = d.tokens()
 		case "events":
 			m.Events = d.events()
+		case "new_events":
+			m.NewEvents = d.events()
 		default:
 			d.unknown()
 		}

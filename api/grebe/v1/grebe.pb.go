@@ -161,8 +161,9 @@ type User struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	History       []string               `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"` // ids of items, oldest first; unknown ones are skipped
 	Text          *string                `protobuf:"bytes,3,opt,name=text,proto3,oneof" json:"text,omitempty"`
-	Tokens        []int32                `protobuf:"varint,4,rep,packed,name=tokens,proto3" json:"tokens,omitempty"` // instead of the user template
-	Events        []*Event               `protobuf:"bytes,5,rep,name=events,proto3" json:"events,omitempty"`         // their items are the history when history is empty
+	Tokens        []int32                `protobuf:"varint,4,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`                // instead of the user template
+	Events        []*Event               `protobuf:"bytes,5,rep,name=events,proto3" json:"events,omitempty"`                        // their items are the history when history is empty
+	NewEvents     []*Event               `protobuf:"bytes,6,rep,name=new_events,json=newEvents,proto3" json:"new_events,omitempty"` // of this request: they follow the catalog's or those given, and are not stored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -228,6 +229,13 @@ func (x *User) GetTokens() []int32 {
 func (x *User) GetEvents() []*Event {
 	if x != nil {
 		return x.Events
+	}
+	return nil
+}
+
+func (x *User) GetNewEvents() []*Event {
+	if x != nil {
+		return x.NewEvents
 	}
 	return nil
 }
@@ -3763,13 +3771,15 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05_textB\r\n" +
 	"\v_identifier\" \n" +
 	"\x06Values\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\tR\x06values\"\x93\x01\n" +
+	"\x06values\x18\x01 \x03(\tR\x06values\"\xc3\x01\n" +
 	"\x04User\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\ahistory\x18\x02 \x03(\tR\ahistory\x12\x17\n" +
 	"\x04text\x18\x03 \x01(\tH\x00R\x04text\x88\x01\x01\x12\x16\n" +
 	"\x06tokens\x18\x04 \x03(\x05R\x06tokens\x12'\n" +
-	"\x06events\x18\x05 \x03(\v2\x0f.grebe.v1.EventR\x06eventsB\a\n" +
+	"\x06events\x18\x05 \x03(\v2\x0f.grebe.v1.EventR\x06events\x12.\n" +
+	"\n" +
+	"new_events\x18\x06 \x03(\v2\x0f.grebe.v1.EventR\tnewEventsB\a\n" +
 	"\x05_text\"\xcf\x01\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\tR\x04item\x12\x12\n" +
@@ -4197,72 +4207,73 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	47, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	48, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
-	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
-	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
-	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
-	9,  // 6: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	17, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	19, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
-	8,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
-	7,  // 10: grebe.v1.RankResponse.route:type_name -> grebe.v1.Route
-	49, // 11: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
-	2,  // 12: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	50, // 13: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	51, // 14: grebe.v1.RecommendRequest.quota:type_name -> grebe.v1.RecommendRequest.QuotaEntry
-	52, // 15: grebe.v1.RecommendRequest.boost:type_name -> grebe.v1.RecommendRequest.BoostEntry
-	12, // 16: grebe.v1.RecommendRequest.rank:type_name -> grebe.v1.RankFound
-	53, // 17: grebe.v1.Boosts.values:type_name -> grebe.v1.Boosts.ValuesEntry
-	15, // 18: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	17, // 19: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	19, // 20: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	16, // 21: grebe.v1.RecommendResponse.ranked:type_name -> grebe.v1.RankedBy
-	17, // 22: grebe.v1.RankedBy.usage:type_name -> grebe.v1.Usage
-	19, // 23: grebe.v1.RankedBy.timing_ms:type_name -> grebe.v1.Timing
-	18, // 24: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	20, // 25: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	20, // 26: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	23, // 27: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	24, // 28: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	25, // 29: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
-	28, // 30: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	24, // 31: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	31, // 32: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	34, // 33: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	32, // 34: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
-	33, // 35: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
-	3,  // 36: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	40, // 37: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	46, // 38: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	45, // 39: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 40: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	11, // 41: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Condition
-	13, // 42: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
-	4,  // 43: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	10, // 44: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	21, // 45: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	26, // 46: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	29, // 47: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	35, // 48: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	36, // 49: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	42, // 50: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	43, // 51: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	44, // 52: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	6,  // 53: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	14, // 54: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	22, // 55: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	27, // 56: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	30, // 57: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	31, // 58: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	31, // 59: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	41, // 60: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	41, // 61: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	41, // 62: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	53, // [53:63] is the sub-list for method output_type
-	43, // [43:53] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	3,  // 2: grebe.v1.User.new_events:type_name -> grebe.v1.Event
+	48, // 3: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	2,  // 4: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
+	0,  // 5: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
+	5,  // 6: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
+	9,  // 7: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
+	17, // 8: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	19, // 9: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	8,  // 10: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
+	7,  // 11: grebe.v1.RankResponse.route:type_name -> grebe.v1.Route
+	49, // 12: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	2,  // 13: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
+	50, // 14: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	51, // 15: grebe.v1.RecommendRequest.quota:type_name -> grebe.v1.RecommendRequest.QuotaEntry
+	52, // 16: grebe.v1.RecommendRequest.boost:type_name -> grebe.v1.RecommendRequest.BoostEntry
+	12, // 17: grebe.v1.RecommendRequest.rank:type_name -> grebe.v1.RankFound
+	53, // 18: grebe.v1.Boosts.values:type_name -> grebe.v1.Boosts.ValuesEntry
+	15, // 19: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	17, // 20: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	19, // 21: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	16, // 22: grebe.v1.RecommendResponse.ranked:type_name -> grebe.v1.RankedBy
+	17, // 23: grebe.v1.RankedBy.usage:type_name -> grebe.v1.Usage
+	19, // 24: grebe.v1.RankedBy.timing_ms:type_name -> grebe.v1.Timing
+	18, // 25: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	20, // 26: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	20, // 27: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	23, // 28: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	24, // 29: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	25, // 30: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
+	28, // 31: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	24, // 32: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	31, // 33: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	34, // 34: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	32, // 35: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
+	33, // 36: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
+	3,  // 37: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	40, // 38: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	46, // 39: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	45, // 40: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 41: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	11, // 42: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Condition
+	13, // 43: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
+	4,  // 44: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	10, // 45: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	21, // 46: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	26, // 47: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	29, // 48: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	35, // 49: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	36, // 50: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	42, // 51: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	43, // 52: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	44, // 53: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 54: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	14, // 55: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	22, // 56: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	27, // 57: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	30, // 58: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	31, // 59: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	31, // 60: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	41, // 61: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	41, // 62: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	41, // 63: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	54, // [54:64] is the sub-list for method output_type
+	44, // [44:54] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
