@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"grebe/compute"
@@ -35,7 +33,9 @@ type Files struct {
 	Rank  string
 	Items int // with three random codes each; 1,000,000
 	Codes int // of a level; 512
-	Users int // with 500 to 1,500 random tokens each; 2,000
+	Users int // with 500 to 1,500 random tokens each, or with events; 2,000
+	// Events of each user, for a model of events; the shape's.
+	Events int
 	// Memory is the device's for KV, as models[].device_memory has it; 20GiB: with the other defaults two thirds of the
 	// tokens of prompts are cached.
 	Memory string
@@ -64,9 +64,13 @@ func (f *Files) prepare() error {
 	set(&f.Users, 2000)
 	set(&f.Seed, 1)
 	for _, shape := range []string{f.Shape, f.Rank} {
-		if _, ok := shapes[shape]; !ok && shape != "" {
-			return fmt.Errorf("serving: no model %q: want one of %v", shape, slices.Sorted(maps.Keys(shapes)))
+		_, text := shapes[shape]
+		if _, events := eventModels[shape]; !text && shape != "" && (!events || shape == f.Rank) {
+			return fmt.Errorf("serving: no model %q: want one of %v", shape, known())
 		}
+	}
+	if _, events := eventModels[f.Shape]; events && f.Rank != "" {
+		return fmt.Errorf("serving: %q and %q do not have the same users", f.Shape, f.Rank)
 	}
 	if f.Rank == f.Shape {
 		return fmt.Errorf("serving: one model %q cannot have both names", f.Rank)
@@ -87,6 +91,9 @@ const current = "current"
 func Make(dir string, f Files) (string, error) {
 	if err := f.prepare(); err != nil {
 		return "", err
+	}
+	if _, events := eventModels[f.Shape]; events {
+		return f.makeEvents(dir)
 	}
 	for i, name := range checkpoints {
 		if err := checkpoint(filepath.Join(dir, name), f.Shape, plain+levels*f.Codes, f.Seed+uint64(i)); err != nil {
@@ -187,9 +194,14 @@ func (f *Files) config() []byte {
     device_memory: %[2]s
 `, f.Rank, f.Memory)
 	}
-	return append(b, `limits: {in_flight: 4096}
-engine: {queue: 4096, max_tokens: 16384}
+	return append(b, settings(16_384)...)
+}
+
+// settings are those of the server, for batches of so many tokens.
+func settings(tokens int) []byte {
+	return fmt.Appendf(nil, `limits: {in_flight: 4096}
+engine: {queue: 4096, max_tokens: %d}
 cache: {ahead: "off", host_memory: 64MiB}
 catalog: {items: items.ndjson, users: users.ndjson, versions: 1}
-`...)
+`, tokens)
 }

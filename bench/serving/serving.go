@@ -1,6 +1,6 @@
 // Package serving measures a running server under load over HTTP: recommendations or rankings for users who come back,
 // in an open loop of Poisson arrivals or in a closed loop of clients. Make writes a server's files for such a load:
-// models of random weights, items with semantic IDs, and users.
+// models of random weights, items with semantic IDs, and users, who have tokens or, for a model of events, events.
 //
 // A rate is sustained if at least 99 % of all requests that were due are answered within the SLO of their intended
 // arrival. Refused requests count as misses.
@@ -15,6 +15,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,11 @@ type Options struct {
 	// Candidates asks for rankings of so many of the first Items items, instead of recommendations. They are drawn by
 	// the same law as users.
 	Candidates, Items int
+	// New is how many new events of its user each ranking brings; none. Send says how; SendNew. SendWhole needs Items and
+	// Events as Make had them.
+	New    int
+	Send   Send
+	Events int // 15,000
 
 	Rates   []float64     // of open loops, per second
 	Clients []int         // of closed loops
@@ -70,6 +76,14 @@ func (o *Options) prepare() error {
 		return fmt.Errorf("serving: the filter %s is not JSON", o.Filter)
 	}
 	set(&o.Items, ranked)
+	if o.Send == "" {
+		o.Send = SendNew
+	}
+	if o.New > 0 && (o.Candidates == 0 || !slices.Contains([]Send{SendNew, SendAppend, SendWhole}, o.Send)) {
+		return fmt.Errorf("serving: new events are sent %q with %d candidates: want candidates, and new, append or whole",
+			o.Send, o.Candidates)
+	}
+	set(&o.Events, 15_000)
 	if o.Candidates > o.Items/2 {
 		return fmt.Errorf("serving: %d candidates of %d items, want at most half", o.Candidates, o.Items)
 	}
@@ -151,6 +165,9 @@ type client struct {
 	items *workload.Zipf
 	path  string
 
+	history *history // of requests with new events
+	stored  stored
+
 	mu               sync.Mutex
 	answers          int
 	computed, cached int
@@ -161,6 +178,9 @@ func newClient(o *Options) *client {
 	c.users, c.items = workload.NewZipf(o.Users, 1, o.Zipf), workload.NewZipf(o.Items, 1, o.Zipf)
 	if o.Candidates > 0 {
 		c.path = "/v1/rank"
+	}
+	if o.New > 0 {
+		c.history = newHistory(o.Events, o.Items)
 	}
 	c.http.Transport = &http.Transport{MaxIdleConns: 8192, MaxIdleConnsPerHost: 8192, DisableCompression: true}
 	return c
@@ -173,21 +193,31 @@ func (c *client) asking(deadline time.Duration) load.Do {
 
 // body is request i.
 func (c *client) body(i int, deadline time.Duration) []byte {
+	b, _, _ := c.request(i, deadline)
+	return b
+}
+
+// request returns the body of request i, and the path and body of the one that comes ahead of it, if any.
+func (c *client) request(i int, deadline time.Duration) (body []byte, path string, ahead []byte) {
 	r := rand.New(rand.NewPCG(c.o.Seed, uint64(i)+1<<32))
 	model := ""
 	if c.o.Model != "" {
 		model = fmt.Sprintf(`"model":%q,`, c.o.Model)
 	}
+	if c.o.New > 0 {
+		b, path, ahead := c.eventsBody(model, r, deadline)
+		return c.rank(b, r), path, ahead
+	}
 	user := userID(c.users.Draw(r))
 	b := fmt.Appendf(nil, `{%s"user":{"id":%q},"deadline_ms":%d`, model, user, deadline.Milliseconds())
 	if c.o.Candidates > 0 {
-		return c.rank(b, r)
+		return c.rank(b, r), "", nil
 	}
 	b = fmt.Appendf(b, `,"n":%d,"beam_width":%d`, c.o.N, c.o.Width)
 	if c.o.Filter != "" {
 		b = fmt.Appendf(b, `,"filter":%s`, c.o.Filter)
 	}
-	return append(b, '}')
+	return append(b, '}'), "", nil
 }
 
 // rank ends the body of a ranking.
@@ -207,24 +237,36 @@ func (c *client) rank(b []byte, r *rand.Rand) []byte {
 }
 
 func (c *client) ask(ctx context.Context, i int, deadline time.Duration) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+c.path, bytes.NewReader(c.body(i, deadline)))
+	body, path, ahead := c.request(i, deadline)
+	if ahead != nil {
+		if _, err := c.post(ctx, path, ahead, created...); err != nil {
+			return err
+		}
+	}
+	text, err := c.post(ctx, c.path, body, http.StatusOK)
 	if err != nil {
 		return err
+	}
+	return c.account(text)
+}
+
+// post sends a body and returns the answer.
+func (c *client) post(ctx context.Context, path string, body []byte, want ...int) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
-		return &refused{resp.StatusCode, text}
-	}
-	return c.account(text)
+	return text, checkStatus(resp.StatusCode, text, want...)
 }
 
 // account reads an answer.

@@ -143,3 +143,77 @@ func TestMake(t *testing.T) {
 		}
 	}
 }
+
+// Requests of a model of events bring new events in three ways, and are the same when they are made again.
+func TestNewEvents(t *testing.T) {
+	type event struct {
+		Item string
+		Time int64
+	}
+	type user struct {
+		ID        string
+		Events    []event
+		NewEvents []event `json:"new_events"`
+	}
+	for _, send := range []Send{SendNew, SendAppend, SendWhole} {
+		o := Options{URL: "http://x", Clients: []int{1}, Candidates: 5, Items: 100, Users: 10, New: 3, Send: send, Events: 7}
+		if err := o.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		c := newClient(&o)
+		for i := range 20 {
+			body, path, ahead := c.request(i, time.Second)
+			if again, _, _ := c.request(i, time.Second); string(again) != string(body) {
+				t.Fatalf("request %d is another one when it is made again", i)
+			}
+			var got struct {
+				User       user
+				Candidates []struct{ ID string }
+			}
+			if err := json.Unmarshal(body, &got); err != nil || len(got.Candidates) != 5 || got.User.ID == "" {
+				t.Fatalf("%s: %s: %v", send, body, err)
+			}
+			var appended user
+			if ahead != nil {
+				if err := json.Unmarshal(ahead, &appended); err != nil || path != "/v1/users/"+got.User.ID+"/events" {
+					t.Fatalf("%s: %s: %s: %v", send, path, ahead, err)
+				}
+			}
+			want := map[Send][3]int{SendNew: {3, 0, 0}, SendAppend: {0, 0, 3}, SendWhole: {0, 10, 0}}[send]
+			if n := [3]int{len(got.User.NewEvents), len(got.User.Events), len(appended.Events)}; n != want {
+				t.Fatalf("%s: %v new events, all, and ahead; want %v", send, n, want)
+			}
+		}
+	}
+	for _, o := range []Options{{New: 3}, {New: 3, Candidates: 5, Send: "later"}} {
+		o.URL, o.Clients = "http://x", []int{1}
+		if err := o.prepare(); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}
+
+// The users that Make writes have the events that SendWhole sends, and a model of events is as any other.
+func TestMakeEvents(t *testing.T) {
+	dir := t.TempDir()
+	name, err := Make(dir, Files{Shape: "hstu-tiny", Items: 50, Users: 3, Events: 12, Memory: "8MiB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded, err := config.Load(config.Source{File: name}); err != nil || loaded.Config.Models[0].Name != "hstu-tiny" {
+		t.Fatalf("%v: %v", loaded, err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "users.ndjson"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHistory(12, 50)
+	for u, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		if want := `{"id":"` + userID(u) + `","events":[` + string(h.of(nil, u)) + "]}"; line != want || !json.Valid([]byte(line)) {
+			t.Errorf("user %d is %s, want %s", u, line, want)
+		}
+	}
+	if _, err := Make(dir, Files{Shape: "hstu-tiny", Rank: "tiny"}); err == nil {
+		t.Error("events and texts for one user")
+	}
+}

@@ -22,6 +22,8 @@ type serveCmd struct {
 	Width    int           `want:"at least 1 and at most 8192" default:"128" help:"Beams of a request; default ${default}." placeholder:"N"`
 	Filter   string        `help:"Filter of each request as JSON; items of --make have one of ten values of tenth." placeholder:"JSON"`
 	Rank     int           `want:"at least 1 and at most 10000" help:"Ask for rankings of so many candidates instead." placeholder:"N"`
+	New      int           `want:"at least 1 and at most 10000" help:"New events of its user that each ranking brings." placeholder:"N"`
+	Send     string        `default:"new" enum:"new,append,whole" help:"How: new, beside the user's id; append, stored by a request ahead of it; whole, behind all stored ones in its body; default ${default}."`
 	Users    int           `want:"at least 1" default:"2000" help:"Users of the server, named u0, u1 and so on; default ${default}." placeholder:"N"`
 	Zipf     float64       `want:"above 0" default:"1.05" help:"Exponent of the law that users are drawn by; default ${default}." placeholder:"S"`
 	Length   time.Duration `want:"above 0" default:"20s" help:"Length of each loop; default ${default}." placeholder:"TIME"`
@@ -34,10 +36,11 @@ type serveCmd struct {
 	Swap     time.Duration `want:"above 0" default:"20s" help:"From a change of 1,000 items to the next, with --soak; default ${default}." placeholder:"TIME"`
 	Seed     uint64        `default:"1" help:"Of requests and files; default ${default}."`
 	Make     string        `type:"path" help:"Write a model twice with different weights, items, users and grebe.yaml to this folder, and ask nobody." placeholder:"DIR"`
-	Shape    string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b" help:"Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b or qwen3-1.7b; default ${default}."`
+	Shape    string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b,hstu-tiny,hstu-6x15000" help:"Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b, qwen3-1.7b, or the models of events hstu-tiny and hstu-6x15000; default ${default}."`
 	Ranker   string        `help:"Second model that --make writes, for rankings: qwen2-1.5b or another shape." placeholder:"SHAPE"`
-	Items    int           `want:"at least 1" default:"1000000" help:"Items that --make writes; default ${default}." placeholder:"N"`
+	Items    int           `want:"at least 1" default:"1000000" help:"Items that --make writes, and that requests with --new name; default ${default}." placeholder:"N"`
 	Codes    int           `want:"at least 1 and at most 65536" default:"512" help:"Codes of each of an item's three levels; default ${default}." placeholder:"N"`
+	Events   int           `want:"at least 1 and at most 20000" help:"Stored events of each user of a model of events; default 300 with hstu-tiny, else 15000." placeholder:"N"`
 	Memory   string        `default:"20GiB" help:"Memory of the device for KV, in grebe.yaml; default ${default}." placeholder:"SIZE"`
 	JSON     bool          `name:"json" help:"Print JSON."`
 	File     string        `type:"path" want:"a file that can be written" help:"Write JSON to this file besides." placeholder:"FILE"`
@@ -63,6 +66,7 @@ Examples:
     grebe-bench serve --make bench-serve
     grebe serve -c bench-serve/grebe.yaml
     grebe-bench serve --rates 200,400 --clients 1,16,64
+    grebe-bench serve --rank 100 --new 20 --clients 16,64
     grebe-bench serve --rates 200 --filter '{"tenth": ["3"]}'
     taskset -c 12-15 grebe-bench serve --seed 2 --width 512 --rates 250 --length 60s --json
     grebe-bench serve --soak bench-serve --rates 380 --length 5m --deadline 2s
@@ -72,7 +76,8 @@ Examples:
 func (c *serveCmd) Run(w *cli.World) error {
 	if c.Make != "" {
 		name, err := serving.Make(c.Make, serving.Files{
-			Shape: c.Shape, Rank: c.Ranker, Items: c.Items, Codes: c.Codes, Users: c.Users, Memory: c.Memory, Seed: c.Seed})
+			Shape: c.Shape, Rank: c.Ranker, Items: c.Items, Codes: c.Codes, Users: c.Users, Events: c.Events,
+			Memory: c.Memory, Seed: c.Seed})
 		if err == nil {
 			fmt.Fprintf(w.Stdout, "grebe serve -c %s\n", name)
 		}
@@ -84,8 +89,13 @@ func (c *serveCmd) Run(w *cli.World) error {
 	if len(c.Rates) == 0 && len(c.Clients) == 0 {
 		return cli.Usagef("nothing to do: give --rates, --clients, --first or --make")
 	}
+	items := 0 // those that can be ranked
+	if c.New > 0 {
+		items = c.Items
+	}
 	o := serving.Options{
 		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Filter: c.Filter, Candidates: c.Rank,
+		New: c.New, Send: serving.Send(c.Send), Events: c.Events, Items: items,
 		Rates: c.Rates, Clients: c.Clients,
 		Length: c.Length, Warmup: c.Warmup, SLO: c.SLO, Deadline: c.Deadline, Seed: c.Seed,
 	}
