@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -503,6 +504,27 @@ func spoil(t *testing.T, file string, how func([]byte) []byte) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A reload that is done has given back the memory of the checkpoint before, though nothing else collects garbage.
+func TestReloadGivesMemoryBack(t *testing.T) {
+	w := newReloadWorld(t)
+	w.serve(t)
+	before, _ := mapped(t)
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for _, name := range []string{"b", "a"} {
+		w.point(t, name)
+		if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" {
+			t.Fatalf("%d %s", status, now.text)
+		}
+		now := offheap.Mapped()
+		for end := time.Now().Add(30 * time.Second); now > before && time.Now().Before(end); now = offheap.Mapped() {
+			time.Sleep(time.Millisecond) // cleanups may still run
+		}
+		if now > before {
+			t.Fatalf("after a reload to %s %d bytes are in use outside of the heap, %d before", name, now, before)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -172,6 +173,7 @@ func (s *Service) reload(sl *slot, r *reloading, back *served) {
 	s.log.Info("reloading", "model", sl.name, "from", r.now.From)
 	outcome := "done"
 	err := s.replace(s.changing, sl, r, back)
+	runtime.GC() // frees the matrices of the checkpoint that is gone: they lie outside of Go's heap
 	switch {
 	case errors.Is(err, errBack):
 		outcome = "rolled_back"
