@@ -124,36 +124,35 @@ func (c *client) fresh(body map[string]any) []byte {
 	return text
 }
 
-// prompts draws prompts that have no beginning in common. No two of the first 4,096 begin with the same token.
+// prompts draws prompts that have no beginning in common: users begin with even tokens and items with odd ones, and no
+// two of the first 2,048 of either begin with the same one.
 type prompts struct {
-	r       *rand.Rand
-	drawn   int // users
-	singles int // items of one token
+	r     *rand.Rand
+	users int // drawn
+	items int
 }
 
 // user draws the tokens of a user.
 func (p *prompts) user(n int) []int {
 	tokens := draw(p.r, n)
-	tokens[0], p.drawn = p.drawn%plain, p.drawn+1
+	tokens[0], p.users = 2*p.users%plain, p.users+1
 	return tokens
 }
 
-// items draws items that take a quarter of the rows, and returns the rows that are left for the user.
-func (p *prompts) items(rows int) (items [][]int, left int) {
+// candidates draws items that take a quarter of the rows, and returns the rows that are left for the user.
+func (p *prompts) candidates(rows int) (items [][]int, left int) {
 	rows = spared(rows)
 	each := max(1, min(perItem, rows/8))
 	for range max(1, rows/4/each) {
 		item := draw(p.r, each)
-		if each == 1 {
-			item[0], p.singles = p.singles%plain, p.singles+1
-		}
+		item[0], p.items = (2*p.items+1)%plain, p.items+1
 		items = append(items, item)
 	}
 	return items, rows - each*len(items)
 }
 
 func (p *prompts) rank(rows int) map[string]any {
-	items, left := p.items(rows)
+	items, left := p.candidates(rows)
 	candidates := make([]map[string]any, len(items))
 	for i, tokens := range items {
 		candidates[i] = map[string]any{"id": "c" + strconv.Itoa(i), "identifier": i, "tokens": tokens}
@@ -162,7 +161,7 @@ func (p *prompts) rank(rows int) map[string]any {
 }
 
 func (p *prompts) score(rows int) map[string]any {
-	items, left := p.items(rows)
+	items, left := p.candidates(rows)
 	return map[string]any{"query": p.user(left), "items": items, "label_token_ids": []int{1, 2}, "apply_softmax": true}
 }
 
