@@ -27,8 +27,9 @@ type call struct {
 	start    time.Time
 	deadline time.Duration
 	slot     *slot
-	model    *checkpoint // held until the answer is ready
-	badKV    bool        // cached KV gave answers that are not finite, and without it they are
+	model    *checkpoint   // held until the answer is ready
+	stored   *grebev1.User // of the catalog, if the request names one
+	badKV    bool          // cached KV gave answers that are not finite, and without it they are
 }
 
 // begin starts a call. A deadline of 0 means the server's default. The caller MUST release the model.
@@ -239,6 +240,9 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	}
 	if !ok {
 		return nil, Errorf(InvalidArgument, "user.id", "no user %s", Quoted(m.Id))
+	}
+	if s.cfg.Users == nil { // a store of its own returns another message each time
+		c.stored = known
 	}
 	if len(m.NewEvents) == 0 {
 		return known, nil

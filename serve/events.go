@@ -24,11 +24,14 @@ import (
 type events struct {
 	model  *hstu.Model
 	report func(Served) // may be nil
+	known  sequences
 }
 
 // Events returns the Reader of a model of events. The Model's Runner must run m. report is called for each answered
 // request; it may be nil.
-func Events(m *hstu.Model, report func(Served)) Reader { return &events{m, report} }
+func Events(m *hstu.Model, report func(Served)) Reader {
+	return &events{model: m, report: report, known: sequences{most: mostSequenced}}
+}
 
 func (*events) scoring(*Model) string { return "tasks" }
 
@@ -64,8 +67,8 @@ func (e *events) recommends(*Model) bool { return e.model.Config().Retrieval && 
 
 // history is a user's history as the model reads it.
 type history struct {
-	tokens []int32 // contextual rows, then the events
-	rows   []int32 // rows of the events' items
+	tokens []int32 // contextual rows, then the events; MUST NOT be changed
+	events int
 	at     hstu.Moment
 	note   string // what was left out
 }
@@ -81,38 +84,77 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 	if u.Text != nil && len(u.Events) == 0 && len(u.History) == 0 && len(u.NewEvents) == 0 {
 		return nil, Errorf(Unprocessable, "user.text", "model %q takes events or a history", c.model.Name)
 	}
+	all := e.sequence(s, c, u)
+	s.metrics.unknown.Add(float64(all.unknown))
+	h := &history{at: hstu.Moment{Query: s.now().Unix(), Events: all.times}, tokens: all.tokens, events: len(all.tokens)}
+	if over := h.events - m.MaxEvents(); over > 0 {
+		step := max(1, m.MaxEvents()/8)
+		cut := min((over+step-1)/step*step, h.events)
+		h.tokens, h.events = h.tokens[cut:], h.events-cut
+		h.at.Events = h.at.Events[min(cut, len(h.at.Events)):]
+		h.note = fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents())
+	}
+	if len(m.Config().Features) == 0 {
+		return h, nil
+	}
+	rows, err := m.Context(contextOf(slices.Concat(listed(u), u.NewEvents)), h.events+candidates)
+	if err != nil {
+		return nil, Errorf(Unprocessable, "user.events", "%v", err)
+	}
+	h.tokens = append(rows, h.tokens...)
+	return h, nil
+}
+
+// sequence reads a user's events: the stored ones once, and those of the request each time.
+func (e *events) sequence(s *Service, c *call, u *grebev1.User) *sequence {
+	stored := &sequence{}
+	// Rows by identifier change with the catalog's items; times are used where all rows are computed again anyway.
+	if c.stored == nil || !e.model.Named() || e.model.Config().Recomputes() != "" {
+		e.read(s, stored, listed(u))
+	} else if known, ok := e.known.get(c.stored); ok {
+		stored = known
+	} else {
+		e.read(s, stored, listed(u))
+		e.known.put(c.stored, stored)
+		if now, ok := s.catalog.User(u.Id); !ok || now != c.stored { // it may have been deleted before put
+			e.known.forget(u.Id)
+		}
+	}
+	if len(u.NewEvents) == 0 {
+		return stored
+	}
+	all := &sequence{tokens: make([]int32, 0, len(stored.tokens)+len(u.NewEvents)), unknown: stored.unknown}
+	all.tokens, all.times = append(all.tokens, stored.tokens...), slices.Clone(stored.times)
+	e.read(s, all, u.NewEvents)
+	return all
+}
+
+// listed returns a user's events, or those of the items of the history.
+func listed(u *grebev1.User) []*grebev1.Event {
 	list := u.Events
 	if len(list) == 0 {
 		for _, id := range u.History {
 			list = append(list, &grebev1.Event{Item: id})
 		}
 	}
-	list = slices.Concat(list, u.NewEvents)
-	h := &history{at: hstu.Moment{Query: s.now().Unix()}}
-	actions := make([]int32, 0, len(list))
+	return list
+}
+
+// read appends events to a sequence.
+func (e *events) read(s *Service, to *sequence, list []*grebev1.Event) {
+	to.tokens = slices.Grow(to.tokens, len(list))
+	timed := e.model.Config().Times != hstu.None
 	for _, ev := range list {
-		row, ok := s.row(m, ev.GetItem(), nil)
+		row, ok := s.row(e.model, ev.GetItem(), nil)
 		if !ok {
+			to.unknown++
 			continue
 		}
-		h.rows, actions = append(h.rows, row), append(actions, ev.GetAction())
-		h.at.Events = append(h.at.Events, ev.GetTime())
+		to.tokens = append(to.tokens, e.model.Event(row, ev.GetAction()))
+		if timed {
+			to.times = append(to.times, ev.GetTime())
+		}
 	}
-	s.metrics.unknown.Add(float64(len(list) - len(h.rows)))
-	if over := len(h.rows) - m.MaxEvents(); over > 0 {
-		step := max(1, m.MaxEvents()/8)
-		cut := min((over+step-1)/step*step, len(h.rows))
-		h.rows, actions, h.at.Events = h.rows[cut:], actions[cut:], h.at.Events[cut:]
-		h.note = fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents())
-	}
-	var err error
-	if h.tokens, err = m.Context(contextOf(list), len(h.rows)+candidates); err != nil {
-		return nil, Errorf(Unprocessable, "user.events", "%v", err)
-	}
-	for i, row := range h.rows {
-		h.tokens = append(h.tokens, m.Event(row, actions[i]))
-	}
-	return h, nil
 }
 
 // contextOf collects the events' features by name, newest first. It skips values that are not whole numbers.
@@ -236,7 +278,7 @@ func (e *events) served(c *call, user string, h *history, r *ranking) {
 	if all := r.result.BatchTokens; all > 0 { // the time is the batch's: take the request's part
 		computing = time.Duration(float64(computing) * float64(r.result.Computed) / float64(all))
 	}
-	e.report(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing,
+	e.report(Served{User: user, Events: h.events, Cached: r.result.Cached, Computing: computing,
 		Latency: time.Since(c.start)})
 }
 
@@ -304,7 +346,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if err != nil {
 		return nil, err
 	}
-	if len(h.rows) == 0 {
+	if h.events == 0 {
 		return nil, Errorf(Unprocessable, "user", "has no events of items that model %q knows", c.model.Name)
 	}
 	r, err := e.last(ctx, s, c, user.Id, h)

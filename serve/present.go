@@ -131,6 +131,9 @@ func (s *Service) ForgetUser(ids ...string) error {
 	for _, sl := range s.served {
 		sl.forgets(ids)
 		for _, m := range sl.hold() {
+			if e, ok := m.reads().(*events); ok {
+				e.known.forget(ids...)
+			}
 			errs = append(errs, s.dropUsers(m, ids))
 			sl.release(m)
 		}

@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"container/list"
+	"sync"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+// sequences has what the events of stored users are for a model, so that a request looks up the items of its new
+// events only. The least recently used ones leave when there are too many events.
+//
+// The catalog's users never change: a changed user is another message. So a sequence serves as long as the catalog
+// returns the message that it was made of. Deleted users are forgotten by their id.
+type sequences struct {
+	most int // events
+
+	mu     sync.Mutex
+	events int
+	byUser map[string]*list.Element
+	used   list.List // of *remembered, the most recently used first
+}
+
+// remembered is a user's sequence.
+type remembered struct {
+	user *grebev1.User
+	sequence
+}
+
+// sequence is what a model reads of events.
+type sequence struct {
+	tokens  []int32 // of events whose items the model knows
+	times   []int64 // of these; nil if the model does not use them
+	unknown int     // other events
+}
+
+// mostSequenced is the most events that sequences has, of 4 bytes each.
+const mostSequenced = 32 << 20
+
+// get returns the sequence of a stored user, which MUST NOT be changed.
+func (q *sequences) get(u *grebev1.User) (*sequence, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.byUser[u.Id]
+	if e == nil || e.Value.(*remembered).user != u {
+		return nil, false
+	}
+	q.used.MoveToFront(e)
+	return &e.Value.(*remembered).sequence, true
+}
+
+// put remembers the sequence of a stored user.
+func (q *sequences) put(u *grebev1.User, s *sequence) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.remove(q.byUser[u.Id])
+	if len(s.tokens) > q.most {
+		return
+	}
+	if q.byUser == nil {
+		q.byUser = map[string]*list.Element{}
+	}
+	q.byUser[u.Id] = q.used.PushFront(&remembered{u, *s})
+	for q.events += len(s.tokens); q.events > q.most; {
+		q.remove(q.used.Back())
+	}
+}
+
+// forget removes users.
+func (q *sequences) forget(ids ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, id := range ids {
+		q.remove(q.byUser[id])
+	}
+}
+
+// remove removes an element, which may be nil. The caller holds the lock.
+func (q *sequences) remove(e *list.Element) {
+	if e == nil {
+		return
+	}
+	r := q.used.Remove(e).(*remembered)
+	delete(q.byUser, r.user.Id)
+	q.events -= len(r.tokens)
+}

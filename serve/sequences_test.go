@@ -1,0 +1,109 @@
+package serve
+
+import (
+	"fmt"
+	"testing"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
+	"grebe/model/hstu/hstutest"
+)
+
+// A request with new events does not look at the stored ones again: they are spoilt behind the catalog's back, and the
+// answer stays. A change of the user is read, and a deleted user is forgotten.
+func TestStoredEventsAreReadOnce(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 48, Layers: 1, Heads: 2, HeadDim: 16, Items: 300, MaxSeqLen: 600,
+		Seed: 1}))
+	w := newEventWorld(t, dir, "f32", 4000)
+	store := func(n int) {
+		t.Helper()
+		more := w.events(n)
+		for i := range more {
+			more[i].Time = int64(1_600_000_000 + i)
+		}
+		must(t, w.catalog.Apply([]catalog.Op{{AppendEvents: &grebev1.AppendEventsRequest{Id: "u", Events: more}}})[0].Err)
+	}
+	req := &grebev1.RankRequest{User: &grebev1.User{Id: "u", NewEvents: w.events(3)}}
+	for i := range 5 {
+		req.Candidates = append(req.Candidates, &grebev1.Item{Id: fmt.Sprint("i", i)})
+	}
+	rank := func() *grebev1.RankResponse {
+		t.Helper()
+		resp, err := w.cached.Rank(t.Context(), req)
+		must(t, err)
+		return resp
+	}
+	store(400)
+	want := rank()
+	known, _ := w.catalog.User("u")
+	for _, e := range known.Events {
+		e.Item = "spoilt"
+	}
+	got := rank()
+	for i, b := range want.Results {
+		if a := got.Results[i]; a.Id != b.Id || a.Score != b.Score {
+			t.Fatalf("result %d is %v, want %v: stored events were read again", i, a, b)
+		}
+	}
+	store(7)
+	if n := rank().Usage.UserTokens; n != 7+3 { // the spoilt ones are unknown now
+		t.Errorf("the changed user has %d events, want 10", n)
+	}
+	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 1 || r.known.events != 7 {
+		t.Errorf("%d users with %d events are remembered, want one with 7", len(r.known.byUser), r.known.events)
+	}
+	must(t, w.cached.ForgetUser("u"))
+	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 0 || r.known.events != 0 {
+		t.Error("a deleted user is remembered")
+	}
+}
+
+// What it takes to read a request's events does not grow with the stored ones.
+func TestReadingNewEventsAllocatesTheSame(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 300,
+		MaxSeqLen: 20_000, Seed: 1}))
+	w := newEventWorld(t, dir, "f32", 10)
+	e := w.plain.models["m"].serving().reads().(*events)
+	allocs := func(n int) float64 {
+		u := &grebev1.User{Id: fmt.Sprint("u", n), Events: w.events(n)}
+		must(t, w.catalog.Apply([]catalog.Op{{PutUser: u}})[0].Err)
+		known, _ := w.catalog.User(u.Id)
+		c := &call{stored: known}
+		with := &grebev1.User{Id: u.Id, Events: known.Events, NewEvents: w.events(20)}
+		return testing.AllocsPerRun(20, func() {
+			if got := e.sequence(w.plain, c, with); len(got.tokens) != n+20 {
+				t.Fatalf("%d events, want %d", len(got.tokens), n+20)
+			}
+		})
+	}
+	if few, many := allocs(10), allocs(15_000); many > few {
+		t.Errorf("%v allocations with 15,000 stored events, %v with 10", many, few)
+	}
+}
+
+// The least recently used sequences leave when there are too many events.
+func TestSequencesAreBounded(t *testing.T) {
+	q := sequences{most: 10}
+	users := map[string]*grebev1.User{}
+	put := func(id string, n int) {
+		users[id] = &grebev1.User{Id: id}
+		q.put(users[id], &sequence{tokens: make([]int32, n)})
+	}
+	put("a", 4)
+	put("b", 4)
+	if _, ok := q.get(users["a"]); !ok {
+		t.Fatal("a is not remembered")
+	}
+	put("c", 4)
+	put("d", 11)
+	for id, want := range map[string]bool{"a": true, "b": false, "c": true, "d": false} {
+		if _, ok := q.get(users[id]); ok != want {
+			t.Errorf("%s is remembered: %v, want %v", id, ok, want)
+		}
+	}
+	if q.events != 8 || q.used.Len() != 2 || len(q.byUser) != 2 {
+		t.Errorf("%d events of %d users, want 8 of 2", q.events, q.used.Len())
+	}
+}
