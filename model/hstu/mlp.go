@@ -47,9 +47,10 @@ func (l *linear) apply(rows []float32) ([]float32, error) {
 	} else {
 		l.multiply(rows, out)
 	}
-	if l.bias != nil {
-		for i := range out {
-			out[i] += l.bias[i%l.out]
+	for i := 0; i < len(out) && l.bias != nil; i += l.out {
+		row := out[i : i+l.out]
+		for j, b := range l.bias {
+			row[j] += b
 		}
 	}
 	return out, nil
@@ -103,30 +104,79 @@ func (n *norm) apply(rows []float32) {
 // swish replaces rows by x·sigmoid(LayerNorm(x)).
 func (n *norm) swish(rows []float32) {
 	width := len(n.gain)
-	x := make([]float32, width)
+	gain, shift := n.gain, n.shift[:width]
 	for i := 0; i < len(rows); i += width {
 		row := rows[i : i+width]
-		copy(x, row)
-		normRow(x, n.gain, n.shift)
-		for j := range row {
-			row[j] *= sigmoid(x[j])
+		mean, scale := moments(row)
+		for j, v := range row {
+			row[j] = v * quickSigmoid(float32((float64(v)-mean)*scale)*gain[j]+shift[j])
 		}
 	}
 }
 
 func normRow(x, gain, shift []float32) {
-	mean, square := 0.0, 0.0
-	for _, v := range x {
-		mean += float64(v)
-	}
-	mean /= float64(len(x))
-	for _, v := range x {
-		square += (float64(v) - mean) * (float64(v) - mean)
-	}
-	scale := 1 / math.Sqrt(square/float64(len(x))+epsMLP)
+	mean, scale := moments(x)
 	for i, v := range x {
 		x[i] = float32((float64(v)-mean)*scale)*gain[i] + shift[i]
 	}
+}
+
+// moments returns the mean, and one over the standard deviation. Four sums each run side by side.
+func moments(x []float32) (mean, scale float64) {
+	var sum, square [4]float64
+	whole := len(x) &^ 3
+	for i := 0; i < whole; i += 4 {
+		v := x[i : i+4 : i+4]
+		sum[0] += float64(v[0])
+		sum[1] += float64(v[1])
+		sum[2] += float64(v[2])
+		sum[3] += float64(v[3])
+	}
+	for _, v := range x[whole:] {
+		sum[0] += float64(v)
+	}
+	mean = (sum[0] + sum[1] + sum[2] + sum[3]) / float64(len(x))
+	for i := 0; i < whole; i += 4 {
+		v := x[i : i+4 : i+4]
+		a, b, c, d := float64(v[0])-mean, float64(v[1])-mean, float64(v[2])-mean, float64(v[3])-mean
+		square[0] += a * a
+		square[1] += b * b
+		square[2] += c * c
+		square[3] += d * d
+	}
+	for _, v := range x[whole:] {
+		square[0] += (float64(v) - mean) * (float64(v) - mean)
+	}
+	return mean, 1 / math.Sqrt((square[0]+square[1]+square[2]+square[3])/float64(len(x))+epsMLP)
+}
+
+// quickSigmoid is sigmoid in float32: to a relative error of 2e-7·(1+|x|), and 1e-38 or so for what is less.
+func quickSigmoid(x float32) float32 {
+	const (
+		log2e = -math.Log2E
+		round = 3 << 22 // a sum with it has no fraction
+	)
+	switch { // branches that are foreseen; max and min take longer
+	case x != x:
+		return x
+	case x < -87:
+		x = -87
+	case x > 87:
+		x = 87
+	}
+	t := log2e * x
+	whole := t + round
+	n := int32(math.Float32bits(whole)) - int32(math.Float32bits(round))
+	f := t - (whole - round) // −0.5 to 0.5
+	// 2^f: its Taylor series.
+	p := float32(1.5403530e-4)
+	p = p*f + 1.3333558e-3
+	p = p*f + 9.6181291e-3
+	p = p*f + 5.5504109e-2
+	p = p*f + 2.4022651e-1
+	p = p*f + 6.9314718e-1
+	p = p*f + 1
+	return 1 / (1 + math.Float32frombits(uint32(int32(math.Float32bits(p))+n<<23)))
 }
 
 func sigmoid(x float32) float32 { return float32(1 / (1 + math.Exp(-float64(x)))) }
