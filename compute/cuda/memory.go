@@ -22,7 +22,8 @@ type memory struct {
 	stream *driver.Stream
 	done   *driver.Event // behind the last copy
 	busy   bool          // copies were started that the host has not waited for
-	list   *driver.Host  // moves of one launch
+	list   *driver.Host  // moves of launches
+	listed int           // of list: moves of launches that may be under way
 	args   *driver.Args
 
 	extents []extent
@@ -45,14 +46,20 @@ type hostMemory struct {
 	blocks map[uint64]*driver.Host
 }
 
-// movesAtOnce are copied by one launch.
-const movesAtOnce = 4096
+// movesAtOnce are copied by one launch. The list has room for several launches: to wait for the one before would have
+// each request of a batch wait for the GPU.
+const (
+	movesAtOnce = 4096
+	movesListed = 4 * movesAtOnce
+)
 
 // move is a compute.Move as moves.cu takes it.
 type move struct {
 	dst, src                          uint64
 	width, rows, dstStride, srcStride uint64
 }
+
+const moveBytes = int(unsafe.Sizeof(move{}))
 
 func newMemory(d *device) (*memory, error) {
 	m := &memory{d: d}
@@ -67,7 +74,7 @@ func newMemory(d *device) (*memory, error) {
 	if m.done, err = d.c.NewEvent(false); err != nil {
 		return nil, err
 	}
-	if m.list, err = d.c.AllocHost(movesAtOnce * int(unsafe.Sizeof(move{}))); err != nil {
+	if m.list, err = d.c.AllocHost(movesListed * moveBytes); err != nil {
 		return nil, err
 	}
 	m.args, err = driver.NewArgs()
@@ -115,7 +122,11 @@ func (m *memory) settle() error {
 		return nil
 	}
 	m.busy = false
-	return m.stream.Sync()
+	err := m.stream.Sync()
+	if err == nil {
+		m.listed = 0
+	}
+	return err
 }
 
 // idle waits for the copies that were started so far. Others may start more meanwhile: batches begin.
@@ -257,11 +268,15 @@ func (m *memory) copy(moves []compute.Move) error {
 	if err != nil {
 		return err
 	}
-	// The list is read while the launch runs.
-	if err := m.stream.Sync(); err != nil {
-		return err
+	if m.listed+len(moves) > movesListed { // the list is read while launches run
+		if err := m.stream.Sync(); err != nil {
+			return err
+		}
+		m.listed = 0
 	}
-	list, largest := offheap.Slice[move](m.list.Bytes, len(moves)), 0
+	at := m.listed * moveBytes
+	m.listed += len(moves)
+	list, largest := offheap.Slice[move](m.list.Bytes[at:], len(moves)), 0
 	for i := range moves {
 		v := &moves[i]
 		list[i] = move{v.Dst.Addr, v.Src.Addr, uint64(v.Width), uint64(v.Rows), uint64(v.DstStride), uint64(v.SrcStride)}
@@ -269,7 +284,7 @@ func (m *memory) copy(moves []compute.Move) error {
 	}
 	share := min(max(1, 2*m.d.c.Info().Processors/len(moves)), max(1, largest/4096), 256)
 	return f.Launch(m.stream, driver.Launch{Grid: [3]int{len(moves), share}, Block: [3]int{256}},
-		m.args.Reset().Ptr(m.list.Ptr).Int(len(moves)))
+		m.args.Reset().Ptr(m.list.Ptr.At(at)).Int(len(moves)))
 }
 
 // simple reports whether each move is one run of bytes.
