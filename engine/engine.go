@@ -106,6 +106,8 @@ type Job struct {
 	Into      []float32
 	Out       *Result
 	Meanwhile func()
+
+	valid *plan.Plan // what Check found to be so, until Run takes the job
 }
 
 // Reuses reports whether the job uses KV that was computed for another one.
@@ -295,6 +297,7 @@ func (e *Engine) run(jobs []*Job, out []Outcome, pause func()) {
 		out[i] = Outcome{}
 		j.arrive(e, &out[i].Shared)
 		n, err := e.check(j)
+		j.valid = nil
 		if e.closed {
 			err = ErrClosed
 		}
@@ -365,10 +368,12 @@ type Cost struct {
 
 // Check validates a job before it costs anything, and counts what it computes.
 func (e *Engine) Check(j *Job) (cost Cost, err error) {
+	j.valid = nil
 	rows, err := e.check(j)
 	if err != nil {
 		return cost, err
 	}
+	j.valid = j.Plan
 	cost.Rows = rows
 	if j.Blend != nil {
 		defer func() {
@@ -390,8 +395,10 @@ func (e *Engine) Check(j *Job) (cost Cost, err error) {
 
 // check validates a job and counts the rows it computes.
 func (e *Engine) check(j *Job) (int, error) {
-	if err := j.Plan.Validate(e.model.Vocab(), e.model.MaxPositions()); err != nil {
-		return 0, err
+	if j.valid != j.Plan { // looking at all tokens again would take the engine's time
+		if err := j.Plan.Validate(e.model.Vocab(), e.model.MaxPositions()); err != nil {
+			return 0, err
+		}
 	}
 	n := len(j.Plan.Segments)
 	if j.Segments != nil && len(j.Segments) != n {
