@@ -303,10 +303,11 @@ func (x *blendTimed) products(t *testing.T, d *device) {
 	}
 	for _, m := range []int{640, 768, 896, 2048} {
 		var us [4]float64
-		if _, err := d.tile(m, 2*s.Inter, s.Hidden); err != nil {
+		gateUp := driver.Product{M: coarse(m), N: 2 * s.Inter, K: s.Hidden, In: driver.NumberBF16, Out: driver.NumberBF16}
+		if _, err := d.tile(gateUp, false); err != nil {
 			t.Fatal(err)
 		}
-		us[0] = d.tuned.best[fusedName(coarse(m), 2*s.Inter, s.Hidden)].Microseconds
+		us[0] = d.tuned.best[fusedName(gateUp, false)].Microseconds
 		for i, p := range []driver.Product{{N: (s.Heads + 2*s.KVHeads) * s.HeadDim, K: s.Hidden, In: driver.NumberBF16,
 			Out: driver.NumberBF16},
 			{N: s.Hidden, K: s.Heads * s.HeadDim, In: driver.NumberBF16, Add: true},

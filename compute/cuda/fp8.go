@@ -6,6 +6,7 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
+	"grebe/compute/cuda/product"
 )
 
 // Products of FP8. Norms, silu and a kernel behind attention round their input to e4m3, each row with a scale of its
@@ -54,8 +55,9 @@ type scaledKernels struct {
 	rope     *driver.Function
 	quantise *driver.Function
 	added    *driver.Function
+	gated    *driver.Function // quantise, for the result of a fused product of gate and up
 
-	siluThreads, quantiseThreads int
+	quantiseThreads, gatedThreads int
 }
 
 // silus is silu_fp8.cu for few rows and, where shared memory has room for the scales, for many.
@@ -63,6 +65,7 @@ type silus struct {
 	few, many *driver.Function
 	blocks    int // of many that run at a time
 	shared    int // bytes that it stages
+	threads   int
 }
 
 func index(v bool) int {
@@ -74,7 +77,7 @@ func index(v bool) int {
 
 // scaledFor compiles the kernels, or takes them from the device.
 func (r *runner) scaledFor() (*scaledKernels, error) {
-	k := &scaledKernels{siluThreads: siluThreads(r.bufs.inter)}
+	k := &scaledKernels{}
 	var failed error
 	load := func(to **driver.Function, file, name string, defines ...string) {
 		f, err := r.dev.kernel(file, name, defines...)
@@ -88,18 +91,8 @@ func (r *runner) scaledFor() (*scaledKernels, error) {
 				continue // which norm.cu and silu.cu do for all products
 			}
 			load(&k.norm[i][j], "norm.cu", "rms_norm", append(r.bufs.normDefines(out), fmt.Sprintf("ADD=%d", i))...)
-			silu := func(to **driver.Function, staged int) {
-				load(to, "silu_fp8.cu", "silu_fp8", fmt.Sprintf("IN=%d", r.bufs.gateUpFormat()), fmt.Sprintf("OUT=%d", out),
-					fmt.Sprintf("SCALED=%d", i), fmt.Sprintf("STAGED=%d", staged), fmt.Sprintf("COLS=%d", r.bufs.inter),
-					fmt.Sprintf("THREADS=%d", k.siluThreads))
-			}
-			s := &k.silu[i][j]
-			if silu(&s.few, 0); i == 0 || 8*r.bufs.inter > maxScales {
-				continue
-			}
-			if silu(&s.many, 1); failed == nil {
-				s.shared = 8 * r.bufs.inter
-				failed = s.fit(r.dev, k.siluThreads)
+			if failed == nil {
+				k.silu[i][j], failed = r.dev.silus(r.bufs.gateUpFormat(), out, i, r.bufs.inter)
 			}
 		}
 	}
@@ -108,7 +101,30 @@ func (r *runner) scaledFor() (*scaledKernels, error) {
 	if failed == nil {
 		k.quantise, k.quantiseThreads, failed = r.dev.quantiser(r.bufs.dt, r.bufs.attCols)
 	}
+	if failed == nil && r.dev.fuses {
+		k.gated, k.gatedThreads, failed = r.dev.quantiser(r.bufs.dt, r.bufs.inter)
+	}
 	return k, failed
+}
+
+// silus loads silu_fp8.cu for a product in format in, with scales if scaled is 1, and a result of so many columns in
+// format out.
+func (d *device) silus(in, out compute.DType, scaled, columns int) (silus, error) {
+	s := silus{threads: siluThreads(columns)}
+	load := func(staged int) (*driver.Function, error) {
+		return d.kernel("silu_fp8.cu", "silu_fp8", fmt.Sprintf("IN=%d", in), fmt.Sprintf("OUT=%d", out),
+			fmt.Sprintf("SCALED=%d", scaled), fmt.Sprintf("STAGED=%d", staged), fmt.Sprintf("COLS=%d", columns),
+			fmt.Sprintf("THREADS=%d", s.threads))
+	}
+	var err error
+	if s.few, err = load(0); err != nil || scaled == 0 || 8*columns > maxScales {
+		return s, err
+	}
+	if s.many, err = load(1); err == nil {
+		s.shared = 8 * columns
+		err = s.fit(d)
+	}
+	return s, err
 }
 
 // maxScales are the bytes of scales that a block of silu_fp8.cu keeps: two blocks fit a multiprocessor of Hopper, and
@@ -116,22 +132,23 @@ func (r *runner) scaledFor() (*scaledKernels, error) {
 const maxScales = 98304
 
 // fit allows many its shared memory and counts its blocks.
-func (s *silus) fit(d *device, threads int) error {
+func (s *silus) fit(d *device) error {
 	if err := s.many.AllowShared(s.shared); err != nil {
 		return err
 	}
-	n, err := s.many.Occupancy(threads, s.shared)
+	n, err := s.many.Occupancy(s.threads, s.shared)
 	s.blocks = n * d.c.Info().Processors
 	return err
 }
 
-// launch puts silu for m rows into the stream.
-func (s *silus) launch(r *runner, m, threads int, a *driver.Args) error {
-	l, f := driver.Launch{Grid: [3]int{m}, Block: [3]int{threads}}, s.few
+// kernel returns what to launch for m rows, and how.
+func (s *silus) kernel(m int) (*driver.Function, driver.Launch) {
+	l := driver.Launch{Grid: [3]int{m}, Block: [3]int{s.threads}}
 	if s.many != nil && s.blocks > 0 && m > s.blocks {
-		l.Grid[0], l.Shared, f = s.blocks, s.shared, s.many
+		l.Grid[0], l.Shared = s.blocks, s.shared
+		return s.many, l
 	}
-	return f.Launch(r.stream, r.overlapping(l), a)
+	return s.few, l
 }
 
 // siluThreads is the size of silu_fp8.cu's blocks: three turns for a row were the fastest.
@@ -179,8 +196,8 @@ type pending struct {
 
 // pend multiplies a rounded input, with scales other, and leaves the result to the next norm.
 func (r *runner) pend(p *pass, in driver.Ptr, w *linear, bias *vector) error {
-	product := driver.Product{M: p.m, N: w.rows, K: w.cols, In: driver.NumberE4M3, Out: driver.NumberBF16}
-	if err := r.product(product, r.bufs.scaling.delta, in, w); err != nil {
+	whole := driver.Product{M: p.m, N: w.rows, K: w.cols, In: driver.NumberE4M3, Out: driver.NumberBF16}
+	if err := r.product(whole, r.bufs.scaling.delta, in, w); err != nil {
 		return err
 	}
 	r.lacks = pending{w, bias}
@@ -228,21 +245,46 @@ func (r *runner) outputFP8(p *pass, o *op) error {
 
 // scaledFFN is ffn behind its norm, where one of its products is of FP8, or both.
 func (r *runner) scaledFFN(p *pass, o *op) error {
-	product := driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: numberOf(o.w.dt), Out: numberOf(r.bufs.gateUpFormat())}
-	if err := r.product(product, r.bufs.gateUp, r.bufs.normed, o.w); err != nil {
+	call, err := r.fused(p, o)
+	if err != nil {
+		return err
+	}
+	if call != nil {
+		return r.fusedFFN(p, o, call)
+	}
+	whole := driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: numberOf(o.w.dt), Out: numberOf(r.bufs.gateUpFormat())}
+	if err := r.product(whole, r.bufs.gateUp, r.bufs.normed, o.w); err != nil {
 		return err
 	}
 	s, rounds := &r.bufs.scaling, o.down.dt == compute.FP8
 	a := r.args.Reset().Ptr(r.bufs.gated).Ptr(r.bufs.gateUp).Ptr(o.bias.pointer()).Ptr(p.rows).Int(r.shape.Inter).
 		Ptr(s.other).Ptr(s.normed).Ptr(o.w.scales)
-	k := p.cores.scaled
-	if err := k.silu[index(o.w.dt == compute.FP8)][index(rounds)].launch(r, p.m, k.siluThreads, a); err != nil {
+	f, l := p.cores.scaled.silu[index(o.w.dt == compute.FP8)][index(rounds)].kernel(p.m)
+	if err := f.Launch(r.stream, r.overlapping(l), a); err != nil {
 		return err
 	}
 	if rounds {
 		return r.pend(p, r.bufs.gated, o.down, o.downBias)
 	}
 	return r.add(p, r.bufs.gated, o.down, o.downBias)
+}
+
+// fusedFFN is scaledFFN where the product of gate and up applies its scales and silu by itself. Its result is bf16,
+// since nobody knows a row's scale before the whole row; where down is of FP8, it is rounded to where the product of
+// gate and up would be.
+func (r *runner) fusedFFN(p *pass, o *op, call *product.Call) error {
+	if err := call.Launch(r.stream, r.args, r.dev.overlaps()); err != nil {
+		return err
+	}
+	if o.down.dt != compute.FP8 {
+		return r.add(p, r.bufs.gated, o.down, o.downBias)
+	}
+	a := r.args.Reset().Ptr(r.bufs.gateUp).Ptr(r.bufs.scaling.other).Ptr(r.bufs.gated).Ptr(p.rows)
+	l := driver.Launch{Grid: [3]int{p.m}, Block: [3]int{p.cores.scaled.gatedThreads}}
+	if err := p.cores.scaled.gated.Launch(r.stream, r.overlapping(l), a); err != nil {
+		return err
+	}
+	return r.pend(p, r.bufs.gateUp, o.down, o.downBias)
 }
 
 // scaleResult multiplies a product of FP8 in float32 by its scales, whose input norms wrote.

@@ -67,6 +67,91 @@ func TestFP8Sums(t *testing.T) {
 	}
 }
 
+// TestFusedFP8: for shapes of models, the fused product of gate and up and the kernel that rounds its result agree with
+// the library's product and the SwiGLU that rounds, within 3 % of a row's norm: they round to bf16 at different places,
+// which moves some values by a step of e4m3. It logs how long each takes.
+func TestFusedFP8(t *testing.T) {
+	if ownProducts {
+		t.Skip("another product stands in")
+	}
+	d := openFP8(t, Options{})
+	if !d.fuses {
+		t.Skip("this GPU has no fused products")
+	}
+	for _, s := range []struct {
+		model     string
+		inter, in int
+		rows      []int
+	}{{"qwen2-1.5b", 8960, 1536, []int{128, 256, 512, 1024, 2048, 4096}}, {"qwen3-8b", 12288, 4096, []int{2048}},
+		{"qwen3-0.6b", 3072, 1024, []int{256, 1024, 2048}}, {"qwen3-1.7b", 6144, 2048, []int{256, 1024}}} {
+		for _, rows := range s.rows {
+			t.Run(fmt.Sprintf("%s/%d", s.model, rows), func(t *testing.T) {
+				defer d.c.Leave()
+				if err := d.c.Enter(); err != nil {
+					t.Fatal(err)
+				}
+				fusedAgrees(t, d, driver.Product{M: rows, N: 2 * s.inter, K: s.in, In: driver.NumberE4M3,
+					Out: driver.NumberBF16})
+			})
+		}
+	}
+}
+
+func fusedAgrees(t *testing.T, d *device, p driver.Product) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	best, err := d.fastest(p)
+	check(err)
+	r, err := newRace(d, p)
+	check(err)
+	defer r.close()
+	r.pl.Use(best)
+	e, err := r.newEnds(true)
+	check(err)
+	defer e.close()
+	columns := p.N / 2
+	result := func(launch func(w driver.Ptr) error, at driver.Ptr) (codes []byte, scales []byte) {
+		t.Helper()
+		codes, scales = make([]byte, p.M*columns), make([]byte, 4*p.M)
+		check(launch(r.w))
+		check(r.stream.Sync())
+		check(d.c.Download(codes, at))
+		check(d.c.Download(scales, e.outScale))
+		return codes, scales
+	}
+	want, wantScales := result(e.two, e.gated)
+	us, err := r.timeOf(e.two)
+	check(err)
+	op := e.op()
+	for _, tile := range op.Tiles(d.c.Info()) {
+		one, err := e.one(tile)
+		check(err)
+		got, gotScales := result(one, r.out)
+		worst := 0.0
+		for row := range p.M {
+			a, b := number(compute.F32, wantScales[4*row:]), number(compute.F32, gotScales[4*row:])
+			off, all := 0.0, 0.0
+			for i := row * columns; i < (row+1)*columns; i++ {
+				w := float64(fp8.Decode(want[i])) * float64(a)
+				diff := float64(fp8.Decode(got[i]))*float64(b) - w
+				off, all = off+diff*diff, all+w*w
+			}
+			worst = max(worst, math.Sqrt(off/all))
+		}
+		took, err := r.timeOf(one)
+		check(err)
+		t.Logf("%v: %.1f µs, two kernels %.1f µs, ratio %.2f; off by %.2g of a row's norm", tile, took, us, us/took, worst)
+		if !(worst <= 0.03) {
+			t.Errorf("%v: off by %.3g of a row's norm, limit 0.03", tile, worst)
+		}
+	}
+}
+
 // sumsOff returns how far some rows of a product are off, and the microseconds that it takes.
 func sumsOff(t *testing.T, d *device, p driver.Product) (worst, us float64) {
 	t.Helper()

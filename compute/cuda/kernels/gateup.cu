@@ -1,12 +1,15 @@
-// gateup: products x·Wᵀ of bf16 on Hopper's tensor cores, summed in float, whose end is fused:
+// gateup: products x·Wᵀ of bf16 or e4m3 on Hopper's tensor cores, summed in float, whose end is fused:
 //
 //	FORM 0  out = silu(gate) · up, bf16; row 2i of W is row i of the gate's matrix, row 2i+1 of up's
 //	FORM 1  out = x·Wᵀ + bias, bf16
 //	FORM 2  out += x·Wᵀ + bias, float
 //
+// IN is the format of x and W: 1 for bf16; 3 for e4m3, where every row of x and of W has a scale. A line of a buffer
+// is 128 bytes, 64 columns of bf16 or 128 of e4m3, and a wgmma takes 32 bytes of it: nothing else differs.
+//
 // A block is a producer and two consumers of 4 warps each. It takes one tile of BM rows by BN rows of W
 // after the other, so that the grid is as large as the GPU. The producer's one thread lets the copy
-// engine fill STAGES buffers of 64 columns of x and W; full[s] and empty[s] pass them to and fro. Two
+// engine fill STAGES buffers of a line of each row of x and W; full[s] and empty[s] pass them to and fro. Two
 // blocks may form a cluster: with CM = 2 they have neighbouring rows and share W's part, with CN = 2
 // they have neighbouring columns and share x's; each copies half of what is shared to both.
 //
@@ -24,11 +27,14 @@
 // j, so that each stores pieces of 16 bytes.
 //
 // Limit: the tensor cores; for few rows, reading W once.
-// check: BM=128 BN=256 STAGES=4 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 TURNS=0
-// check: BM=128 BN=192 STAGES=5 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 TURNS=1
-// check: BM=256 BN=136 STAGES=4 CM=1 CN=2 GROUP=16 FORM=0 BIAS=1 TURNS=0
-// check: BM=256 BN=192 STAGES=4 CM=1 CN=1 GROUP=16 FORM=1 BIAS=0 TURNS=0
-// check: BM=128 BN=96 STAGES=6 CM=1 CN=2 GROUP=16 FORM=2 BIAS=1 TURNS=0
+// check: IN=1 BM=128 BN=256 STAGES=4 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 TURNS=0
+// check: IN=1 BM=128 BN=192 STAGES=5 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 TURNS=1
+// check: IN=1 BM=256 BN=136 STAGES=4 CM=1 CN=2 GROUP=16 FORM=0 BIAS=1 TURNS=0
+// check: IN=1 BM=256 BN=192 STAGES=4 CM=1 CN=1 GROUP=16 FORM=1 BIAS=0 TURNS=0
+// check: IN=1 BM=128 BN=96 STAGES=6 CM=1 CN=2 GROUP=16 FORM=2 BIAS=1 TURNS=0
+// check: IN=3 BM=128 BN=256 STAGES=4 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 TURNS=0
+// check: IN=3 BM=128 BN=192 STAGES=5 CM=1 CN=2 GROUP=16 FORM=0 BIAS=0 TURNS=1
+// check: IN=3 BM=256 BN=136 STAGES=4 CM=1 CN=2 GROUP=16 FORM=0 BIAS=1 TURNS=0
 #include "grebe.cuh"
 
 #if GREBE_ARCH >= 90
@@ -41,7 +47,7 @@
 
 struct __align__(64) TensorMap { u64 words[16]; };
 
-constexpr int depth = 64;          // columns of a buffer
+constexpr int depth = IN == 3 ? 128 : 64; // columns of a buffer
 constexpr int blocks = TURNS ? BM / 64 : BM / 128; // of 64 rows, of one consumer
 constexpr int cluster = CM * CN;
 constexpr u32 xBytes = BM * 128, wBytes = BN * 128, stageBytes = xBytes + wBytes;
@@ -123,11 +129,36 @@ struct End {
   void* out;
   const float* bias;
   int rows, cols, stride;
+  const float *row_scale, *col_scale;
 };
 
-// Adds the bias of two columns of W, of which the first is even, to two rows of them.
-DEVICE F4 with_bias(const End& e, const float* d, int col) {
+// Scales of two rows of x, the second 8 below the first. Rows beyond the last, which nobody stores, have the last's.
+struct RowScales {
+  float upper = 1, lower = 1;
+  DEVICE void load(const End& e, int row) {
+#if IN == 3
+    int last = max_i(e.rows - 1, 0);
+    upper = e.row_scale[min_i(row, last)], lower = e.row_scale[min_i(row + 8, last)];
+#endif
+  }
+};
+
+// Brings the scales of a tile's columns near while the tile is multiplied.
+DEVICE void fetch_scales(const End& e, int col) {
+#if IN == 3
+  int line = threadIdx.x & 127; // of 32 scales
+  if (line <= BN / 32) asm volatile("prefetch.global.L1 [%0];" ::"l"(e.col_scale + min_i(col + 32 * line, e.cols - 1)));
+#endif
+}
+
+// Values of two columns of W, of which the first is even, and two rows: with their scales, and the bias.
+DEVICE F4 with_bias(const End& e, const RowScales& rows, const float* d, int col) {
   F4 v = {d[0], d[1], d[2], d[3]};
+#if IN == 3
+  F2 s = *(const F2*)(e.col_scale + min_i(col, e.cols - 2));
+  v.x = v.x * s.x * rows.upper, v.y = v.y * s.y * rows.upper;
+  v.z = v.z * s.x * rows.lower, v.w = v.w * s.y * rows.lower;
+#endif
 #if BIAS
   F2 b = *(const F2*)(e.bias + min_i(col, e.cols - 2));
   v.x += b.x, v.y += b.y, v.z += b.x, v.w += b.y;
@@ -186,9 +217,9 @@ template <int i, int n, int step, typename F> DEVICE void for_each(F f) {
 #if FORM == 0
 // silu(gate)·up of two rows. The quotients of both come from one reciprocal: that unit is the bottleneck.
 // Below -43 silu is 0 to the last bit of bf16 next to any other value; the bound keeps p·q finite.
-DEVICE u32 gate_up(const End& e, const float* d, int col) {
+DEVICE u32 gate_up(const End& e, const RowScales& rows, const float* d, int col) {
   const float scale = -1.4426950408889634f, most = 62;
-  F4 v = with_bias(e, d, col);
+  F4 v = with_bias(e, rows, d, col);
   float p = v.x * scale, q = v.z * scale;
   p = 1 + exp2_fast(p < most ? p : most), q = 1 + exp2_fast(q < most ? q : most);
   float r = rcp_fast(p * q);
@@ -196,12 +227,12 @@ DEVICE u32 gate_up(const End& e, const float* d, int col) {
 }
 
 // e.cols counts W's rows; out has half as many columns.
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
+DEVICE void finish(const End& e, const RowScales& scales, const float (&d)[BN / 2], int row, int col, int c) {
   // Tiles of an odd number of groups begin at multiples of 8 bytes only.
   constexpr int n = BN / 8, whole = n % 2 ? 0 : n / 8 * 8, rest = whole + (n - whole) / 4 * 4;
   u32 w[n]; // of column 4j + c: the upper row in the low half, the lower in the high half
 #pragma unroll
-  for (int j = 0; j < n; j++) w[j] = gate_up(e, d + 4 * j, col + 8 * j + 2 * c);
+  for (int j = 0; j < n; j++) w[j] = gate_up(e, scales, d + 4 * j, col + 8 * j + 2 * c);
   u8* upper = (u8*)((bf16*)e.out + (u64)row * e.stride + col / 2);
   u8* lower = upper + (u64)16 * e.stride;
   bool has = row < e.rows, hasLower = row + 8 < e.rows;
@@ -232,12 +263,12 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
   });
 }
 #elif FORM == 1
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
+DEVICE void finish(const End& e, const RowScales& scales, const float (&d)[BN / 2], int row, int col, int c) {
   constexpr int n = BN / 8, padded = (n + 3) / 4 * 4;
   u32 w[padded] = {}, v[padded] = {}; // columns 8j + 2c of the upper and the lower row
 #pragma unroll
   for (int j = 0; j < n; j++) {
-    F4 f = with_bias(e, d + 4 * j, col + 8 * j + 2 * c);
+    F4 f = with_bias(e, scales, d + 4 * j, col + 8 * j + 2 * c);
     w[j] = pack_bf16(f.x, f.y);
     v[j] = pack_bf16(f.z, f.w);
   }
@@ -255,13 +286,13 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
 }
 #else
 // Each value is added to by one thread, once: the result does not depend on an order.
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
+DEVICE void finish(const End& e, const RowScales& scales, const float (&d)[BN / 2], int row, int col, int c) {
   float* upper = (float*)e.out + (u64)row * e.stride + col + 2 * c;
   float* lower = upper + (u64)8 * e.stride;
   bool has = row < e.rows, hasLower = row + 8 < e.rows;
   for_each<0, BN / 8, 1>([&](auto at) {
     constexpr int j = decltype(at)::value;
-    F4 f = with_bias(e, d + 4 * j, col + 8 * j + 2 * c);
+    F4 f = with_bias(e, scales, d + 4 * j, col + 8 * j + 2 * c);
     bool inside = col + 8 * j < e.cols;
     add2<32 * j>(upper, has & inside, f.x, f.y);
     add2<32 * j>(lower, hasLower & inside, f.z, f.w);
@@ -323,7 +354,7 @@ DEVICE void produce(Buffers b, Tiles tiles, const TensorMap* x, const TensorMap*
 
 DEVICE u64 descriptor(u32 address) { return (u64)(address >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62; }
 
-// d += x·w for 64 rows of x and 16 columns.
+// d += x·w for 64 rows of x and 32 bytes of each.
 DEVICE void multiply(float (&d)[BN / 2], u64 x, u64 w) { asm volatile(MMA(BN) : ACC(BN)(d) : "l"(x), "l"(w)); }
 
 template <int pending> DEVICE void multiplied() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
@@ -365,6 +396,10 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
       }
       continue;
     }
+    RowScales scales[blocks];
+#pragma unroll
+    for (int i = 0; i < blocks; i++) scales[i].load(e, row + i * 64 + warp * 16 + lane / 4);
+    fetch_scales(e, tiles.col);
     float d[blocks][BN / 2]; // cleared, since a first step that does not add makes the compiler wait for each wgmma
 #pragma unroll
     for (int i = 0; i < blocks * BN / 2; i++) d[i / (BN / 2)][i % (BN / 2)] = 0;
@@ -373,7 +408,7 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
       u64 x = descriptor(b.x() + share * (xBytes / 2)), w = descriptor(b.w());
 #pragma unroll
-      for (int s = 0; s < depth / 16; s++) {
+      for (int s = 0; s < 4; s++) { // of 32 bytes
 #pragma unroll
         for (int i = 0; i < blocks; i++) multiply(d[i], x + s * 2 + i * (64 * 128 >> 4), w + s * 2);
       }
@@ -387,16 +422,18 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
     multiplied<0>();
     release(b, b.index - 1);
 #pragma unroll
-    for (int i = 0; i < blocks; i++) finish(e, d[i], row + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3);
+    for (int i = 0; i < blocks; i++)
+      finish(e, scales[i], d[i], row + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3);
   }
 }
 
-// rows holds the number of rows of x, at most most, which cuts the work; w has cols rows of k columns, k a multiple of 64.
-// The grid is a multiple of the cluster. x and w describe boxes of 64 columns by BM/CN
-// and BN/CM rows, swizzled by 128 bytes. stride is out's, in values.
+// rows holds the number of rows of x, at most most, which cuts the work; w has cols rows of k columns, k a multiple of
+// depth. The grid is a multiple of the cluster. x and w describe boxes of depth columns by BM/CN
+// and BN/CM rows, swizzled by 128 bytes. stride is out's, in values. Scales are those of e4m3.
 KERNEL void __launch_bounds__(384, 1)
     product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, void* out,
-            const float* bias, const int* rows, int most, int cols, int k, int stride) {
+            const float* bias, const int* rows, int most, int cols, int k, int stride, const float* row_scale,
+            const float* col_scale) {
   extern __shared__ u8 memory[];
   Buffers b;
   b.stages = (shared_address(memory) + 1023) & ~1023u;
@@ -427,7 +464,7 @@ KERNEL void __launch_bounds__(384, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     wait_for_previous();
-    End e = {out, bias, min_i(*rows, most), cols, stride};
+    End e = {out, bias, min_i(*rows, most), cols, stride, row_scale, col_scale};
     consume(b, tiles, e, k, who - 1);
   }
   if (cluster > 1) cluster_sync();

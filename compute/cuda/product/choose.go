@@ -22,7 +22,7 @@ type Timing struct {
 // turn, so that a cache that holds one of them does not decide. What out holds is lost.
 func (s *Set) Choose(stream *driver.Stream, op Op, weights []driver.Ptr) ([]Timing, error) {
 	var calls [][]*Call
-	tiles := Tiles(s.c.Info(), op.Most, op.N, op.K)
+	tiles := op.Tiles(s.c.Info())
 	s.compile(&op, tiles)
 	for _, t := range tiles {
 		row := make([]*Call, 0, len(weights))
@@ -52,8 +52,9 @@ func (s *Set) Choose(stream *driver.Stream, op Op, weights []driver.Ptr) ([]Timi
 func (s *Set) compile(op *Op, tiles []Tile) {
 	var lists [][]string
 	for _, t := range tiles {
-		if _, ok := s.kernels[key{op.Form, t, op.Bias != 0}]; !ok {
-			lists = append(lists, t.defines(op.Form, op.Bias != 0))
+		k := op.key(t)
+		if _, ok := s.kernels[k]; !ok {
+			lists = append(lists, k.defines())
 		}
 	}
 	kernels.Prepare(s.c, "gateup.cu", lists)

@@ -1,4 +1,4 @@
-// Package product computes x·Wᵀ in bf16 on Hopper GPUs with the end of the product fused: gate and up of
+// Package product computes x·Wᵀ in bf16 or FP8 on Hopper GPUs with the end of the product fused: gate and up of
 // a feed-forward layer in one, a bias, or the residual (kernels/gateup.cu). Other GPUs use the matrix
 // library and kernels of their own for the ends.
 //
@@ -32,29 +32,42 @@ const (
 
 func (f Form) String() string { return [...]string{"gateup", "plain", "add"}[f] }
 
-// Op is a product on addresses of one GPU. W is [N][K] and x [Most][K], bf16, row by row without gaps.
-// N is a multiple of 8, in form GateUp of 16, and K of 64.
+// Op is a product on addresses of one GPU. W is [N][K] and x [Most][K], row by row without gaps. N is a multiple of 8,
+// in form GateUp of 16, and K of 64, in FP8 of 128.
 type Op struct {
 	Form      Form
+	FP8       bool // x and W are e4m3, with scales, and not bf16
 	X, W, Out driver.Ptr
 	Bias      driver.Ptr // N values of float32, in the order of W's rows; 0: none
 	Rows      driver.Ptr // int32: how many rows of x there are when the kernel runs
 	Most      int        // rows of x that there is memory for; further ones are not written
 	N, K      int
 	Stride    int // of out, in values, a multiple of 8
+	// RowScale and ColScale have the scales of x's Most rows and of W's, float32, in FP8.
+	RowScale, ColScale driver.Ptr
+}
+
+// depth returns the columns of a line of x or W in shared memory.
+func (o *Op) depth() int {
+	if o.FP8 {
+		return line
+	}
+	return line / 2
 }
 
 func (o *Op) validate() error {
 	switch {
-	case o.N <= 0 || o.N%8 != 0 || o.K <= 0 || o.K%depth != 0 || o.Most <= 0:
+	case o.N <= 0 || o.N%8 != 0 || o.K <= 0 || o.K%o.depth() != 0 || o.Most <= 0:
 		return fmt.Errorf("product: %d rows, N %d, K %d: want some rows, N a multiple of 8, K one of %d",
-			o.Most, o.N, o.K, depth)
+			o.Most, o.N, o.K, o.depth())
 	case o.Form == GateUp && o.N%16 != 0:
 		return fmt.Errorf("product: gate and up of %d columns, want a multiple of 8", o.N/2)
 	case o.Stride%8 != 0 || o.Stride < o.columns():
 		return fmt.Errorf("product: stride %d for %d columns", o.Stride, o.columns())
 	case o.X%16 != 0 || o.W%16 != 0 || o.Out%16 != 0 || o.Bias%8 != 0:
 		return fmt.Errorf("product: addresses %#x, %#x, %#x, %#x are not aligned", o.X, o.W, o.Out, o.Bias)
+	case o.FP8 && (o.RowScale == 0 || o.ColScale == 0) || o.RowScale%4 != 0 || o.ColScale%8 != 0:
+		return fmt.Errorf("product: scales at %#x and %#x: want both, and aligned", o.RowScale, o.ColScale)
 	}
 	return nil
 }
@@ -77,7 +90,10 @@ type key struct {
 	form Form
 	tile Tile
 	bias bool
+	fp8  bool
 }
+
+func (o *Op) key(t Tile) key { return key{o.Form, t, o.Bias != 0, o.FP8} }
 
 type kernel struct {
 	module   *driver.Module
@@ -107,7 +123,7 @@ func (s *Set) load(want key) (*driver.Function, error) {
 	if k, ok := s.kernels[want]; ok {
 		return k.function, nil
 	}
-	m, err := kernels.Load(s.c, "gateup.cu", want.tile.defines(want.form, want.bias)...)
+	m, err := kernels.Load(s.c, "gateup.cu", want.defines()...)
 	if err != nil {
 		return nil, err
 	}
@@ -139,30 +155,34 @@ func (s *Set) Prepare(op Op, t Tile) (*Call, error) {
 	if err := t.validate(s.c.Info()); err != nil {
 		return nil, err
 	}
-	f, err := s.load(key{op.Form, t, op.Bias != 0})
+	f, err := s.load(op.key(t))
 	if err != nil {
 		return nil, err
 	}
 	c := &Call{op: op, tile: t, function: f, grid: s.c.Info().Processors / t.cluster() * t.cluster()}
-	if c.x, err = tensorMap(op.X, op.Most, op.K, t.xBox()); err != nil {
+	if c.x, err = op.tensorMap(op.X, op.Most, t.xBox()); err != nil {
 		return nil, err
 	}
-	c.w, err = tensorMap(op.W, op.N, op.K, t.wBox())
+	c.w, err = op.tensorMap(op.W, op.N, t.wBox())
 	return c, err
 }
 
-// tensorMap describes boxes of 64 columns of a matrix.
-func tensorMap(base driver.Ptr, rows, cols, box int) (*driver.TensorMap, error) {
-	return driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{cols, rows}, Strides: []int{2 * cols},
-		Box:     []int{depth, box},
-		Swizzle: driver.Swizzle128, Promote: 256}.Encode()
+// tensorMap describes rows of K values, of which a copy brings a line of each of box rows.
+func (o *Op) tensorMap(base driver.Ptr, rows, box int) (*driver.TensorMap, error) {
+	t := driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{o.K, rows}, Strides: []int{2 * o.K},
+		Box: []int{o.depth(), box}, Swizzle: driver.Swizzle128, Promote: 256}
+	if o.FP8 {
+		t.Type, t.Strides[0] = driver.U8, o.K
+	}
+	return t.Encode()
 }
 
 // Launch puts the product into the stream; overlap as in driver.Launch: W is read before the kernel ahead
 // has finished, all else afterwards. args is overwritten.
 func (c *Call) Launch(s *driver.Stream, args *driver.Args, overlap bool) error {
 	o := &c.op
-	args.Reset().Map(c.x).Map(c.w).Ptr(o.Out).Ptr(o.Bias).Ptr(o.Rows).Int(o.Most).Int(o.N).Int(o.K).Int(o.Stride)
+	args.Reset().Map(c.x).Map(c.w).Ptr(o.Out).Ptr(o.Bias).Ptr(o.Rows).Int(o.Most).Int(o.N).Int(o.K).Int(o.Stride).
+		Ptr(o.RowScale).Ptr(o.ColScale)
 	return c.function.Launch(s, driver.Launch{Grid: [3]int{c.grid}, Block: [3]int{threads}, Shared: c.tile.shared(),
 		Cluster: c.tile.cluster(), Overlap: overlap}, args)
 }

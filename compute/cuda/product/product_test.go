@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"grebe/compute/cuda/driver"
+	"grebe/compute/internal/fp8"
 )
 
 // hopper is the GPU that the pure tests reckon with.
@@ -61,6 +62,20 @@ func TestTilesAreValidAndCheapestFirst(t *testing.T) {
 		if bad.validate(hopper) == nil {
 			t.Errorf("tile %+v is valid", bad)
 		}
+	}
+}
+
+// TestTilesOfFP8: two columns take the time of one of bf16, and the kernel is another one.
+func TestTilesOfFP8(t *testing.T) {
+	op := Op{FP8: true, Most: 1000, N: 17920, K: 1536}
+	tiles := op.Tiles(hopper)
+	if want := Tiles(hopper, 1000, 17920, 768); !slices.Equal(tiles, want) {
+		t.Errorf("tiles %v, want those of half the depth in bf16, %v", tiles, want)
+	}
+	eight := op.key(tiles[0])
+	op.FP8 = false
+	if half := op.key(tiles[0]); eight == half || eight.defines()[0] != "IN=3" || half.defines()[0] != "IN=1" {
+		t.Errorf("kernels %v and %v", eight.defines(), half.defines())
 	}
 }
 
@@ -186,6 +201,8 @@ type example struct {
 	bias []float32
 	out  []byte // as it was before
 	rows int
+
+	xScale, wScale []float32 // of e4m3
 }
 
 func (m *machine) example(form Form, rows, most, n, k int, bias bool) *example {
@@ -205,12 +222,43 @@ func (m *machine) example(form Form, rows, most, n, k int, bias bool) *example {
 	return e
 }
 
+// inFP8 is example with operands of e4m3, whose scales make them as large as those of bf16.
+func (m *machine) inFP8(form Form, rows, most, n, k int, bias bool) *example {
+	e := m.example(form, rows, most, n, k, bias)
+	codes := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = fp8.Encode((m.rng.Float32()*2 - 1) * fp8.Largest)
+		}
+		return b
+	}
+	scales := func(n int, largest float64) []float32 {
+		s := make([]float32, n)
+		for i := range s {
+			s[i] = (0.5 + m.rng.Float32()/2) * float32(largest) / fp8.Largest
+		}
+		return s
+	}
+	e.x, e.w = codes(most*k), codes(n*k)
+	e.xScale, e.wScale = scales(most, 1), scales(n, math.Sqrt(3/float64(k)))
+	e.op.FP8, e.op.X, e.op.W = true, m.upload(e.x), m.upload(e.w)
+	e.op.RowScale, e.op.ColScale = m.upload(bytesOf(e.xScale)), m.upload(bytesOf(e.wScale))
+	return e
+}
+
 // want returns value (r, c) of the result in float64.
 func (e *example) want(r, c int) float64 {
 	dot := func(n int) float64 {
 		sum := 0.0
 		for i := range e.op.K {
-			sum += value(e.x, r*e.op.K+i) * value(e.w, n*e.op.K+i)
+			if e.op.FP8 {
+				sum += float64(fp8.Decode(e.x[r*e.op.K+i])) * float64(fp8.Decode(e.w[n*e.op.K+i]))
+			} else {
+				sum += value(e.x, r*e.op.K+i) * value(e.w, n*e.op.K+i)
+			}
+		}
+		if e.op.FP8 {
+			sum *= float64(e.xScale[r]) * float64(e.wScale[n])
 		}
 		if e.bias != nil {
 			sum += float64(e.bias[n])
@@ -236,6 +284,10 @@ func (e *example) check(m *machine, rows []int) error {
 	got := m.download(e.op.Out, len(e.out))
 	cols, stride := e.op.columns(), e.op.Stride
 	wrong, total, errSum, sum := 0, 0, 0.0, 0.0
+	relative, absolute, whole := 0.004, 0.002, 1e-5
+	if e.op.FP8 { // whose sums have fewer bits than float32
+		relative, absolute, whole = 0.01, 0.02, 1e-4
+	}
 	var first string
 	for _, r := range rows {
 		for c := range cols {
@@ -250,7 +302,7 @@ func (e *example) check(m *machine, rows []int) error {
 			total++
 			errSum += d * d
 			sum += w * w
-			if !(d <= 0.004*math.Abs(w)+0.002) {
+			if !(d <= relative*math.Abs(w)+absolute) {
 				if wrong < 6 {
 					first += fmt.Sprintf(" (%d,%d) is %g, want %g;", r, c, g, w)
 				}
@@ -268,7 +320,7 @@ func (e *example) check(m *machine, rows []int) error {
 			return fmt.Errorf("row %d was written from column %d on", r, from)
 		}
 	}
-	if wrong > 0 || !(errSum <= 1e-5*sum) {
+	if wrong > 0 || !(errSum <= whole*sum) {
 		return fmt.Errorf("%d of %d values are wrong, error² %g of %g:%s", wrong, total, errSum, sum, first)
 	}
 	return nil
@@ -292,6 +344,33 @@ func TestProducts(t *testing.T) {
 			name := fmt.Sprintf("%v/%v/%d", form, tile, rows)
 			t.Run(name, func(t *testing.T) {
 				m.in(t).checkProduct(form, tile, rows, 1104, k, i%2 == 0)
+			})
+		}
+	}
+}
+
+// TestScaledProducts does the same for operands of e4m3, within 1 % of a row's norm.
+func TestScaledProducts(t *testing.T) {
+	m := gpu(t)
+	turns := []Tile{{Rows: 128, Cols: 72, Stages: 3, Turns: true},
+		{Rows: 128, Cols: 192, Stages: 5, Share: ShareW, Turns: true}}
+	for _, form := range []Form{GateUp, Plain, Add} {
+		for i, tile := range slices.Concat(testTiles, turns) {
+			rows, n, k := []int{300, 77, 513}[i%3], 1104, []int{128, 384, 1536}[i%3]
+			if tile.Turns {
+				n = 12000 // so that blocks have several tiles
+			}
+			t.Run(fmt.Sprintf("%v/%v/%d", form, tile, rows), func(t *testing.T) {
+				m := m.in(t)
+				e := m.inFP8(form, rows, 640, n, k, i%2 == 0)
+				c, err := m.set.Prepare(e.op, tile)
+				m.must(err)
+				m.must(c.Launch(m.stream, m.args, false))
+				res, _ := c.Resources()
+				t.Logf("%d registers, %d bytes of local memory", res.Registers, res.Local)
+				if err := e.check(m, []int{0, 8, 63, 64, rows - 1, rows / 2}); err != nil {
+					t.Error(err)
+				}
 			})
 		}
 	}
@@ -385,7 +464,8 @@ func TestOpIsChecked(t *testing.T) {
 	}
 	for i, change := range []func(*Op){func(o *Op) { o.N = 8 }, func(o *Op) { o.N = 12 }, func(o *Op) { o.K = 100 },
 		func(o *Op) { o.K = 0 }, func(o *Op) { o.Most = 0 },
-		func(o *Op) { o.Stride = 4 }, func(o *Op) { o.X = 8 }, func(o *Op) { o.Form = Plain; o.N = 16 }} {
+		func(o *Op) { o.Stride = 4 }, func(o *Op) { o.X = 8 }, func(o *Op) { o.Form = Plain; o.N = 16 },
+		func(o *Op) { o.FP8 = true }, func(o *Op) { o.FP8, o.K, o.RowScale, o.ColScale = true, 192, 16, 16 }} {
 		bad := good
 		change(&bad)
 		if bad.validate() == nil {

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"slices"
 
+	"grebe/compute"
 	"grebe/compute/cuda/driver"
 )
 
 const (
-	depth   = 64   // columns of x and W in a buffer
+	line    = 128  // bytes of each row of x and W in a buffer
 	threads = 384  // of a block: a producer and two consumers of 128
 	group   = 4096 // rows of x that the cache holds while W passes by
 )
@@ -66,7 +67,7 @@ func (t Tile) across() int {
 func (t Tile) xBox() int { return t.Rows / t.across() }
 func (t Tile) wBox() int { return t.Cols / t.down() }
 
-func (t Tile) stageBytes() int { return (t.Rows + t.Cols) * depth * 2 }
+func (t Tile) stageBytes() int { return (t.Rows + t.Cols) * line }
 
 // shared is the shared memory of a block: the buffers, room to align them to 1,024, and two barriers each.
 func (t Tile) shared() int { return 1024 + t.Stages*(t.stageBytes()+16) }
@@ -84,27 +85,29 @@ func (t Tile) validate(info driver.Info) error {
 	return nil
 }
 
-func (t Tile) defines(form Form, bias bool) []string {
+// defines are those of gateup.cu.
+func (k *key) defines() []string {
 	number := map[bool]string{true: "1", false: "0"}
-	return []string{fmt.Sprintf("BM=%d", t.Rows), fmt.Sprintf("BN=%d", t.Cols), fmt.Sprintf("STAGES=%d", t.Stages),
-		fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()),
-		fmt.Sprintf("GROUP=%d", t.group()), fmt.Sprintf("FORM=%d", form),
-		"BIAS=" + number[bias], "TURNS=" + number[t.Turns]}
+	in, t := map[bool]compute.DType{true: compute.FP8, false: compute.BF16}[k.fp8], &k.tile
+	return []string{fmt.Sprintf("IN=%d", in), fmt.Sprintf("BM=%d", t.Rows), fmt.Sprintf("BN=%d", t.Cols),
+		fmt.Sprintf("STAGES=%d", t.Stages), fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()),
+		fmt.Sprintf("GROUP=%d", t.group()), fmt.Sprintf("FORM=%d", k.form),
+		"BIAS=" + number[k.bias], "TURNS=" + number[t.Turns]}
 }
 
-// cost estimates the cycles of a product: those of the cluster that has the most to do, whose tiles each take the
-// tensor cores' time, or that of the copies, and a start and an end.
+// cost estimates the cycles of a product of bf16: those of the cluster that has the most to do, whose tiles each take
+// the tensor cores' time, or that of the copies, and a start and an end.
 func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
 	const (
-		flopsPerCycle = 4096
+		linesPerCycle = 32   // pairs that the tensor cores multiply, in either format
 		bytesPerCycle = 45   // of one multiprocessor, from the cache
 		ends          = 1200 // what is not hidden
 	)
 	clusters := info.Processors / t.cluster()
 	o := order{down: up(rows, t.Rows*t.down()), across: up(n, t.Cols*t.across()), group: t.group(), clusters: clusters}
-	steps := float64(k / depth)
-	multiply := float64(t.Rows*t.Cols*depth*2) / flopsPerCycle
-	copied := float64((t.xBox()+t.wBox())*depth*2) / bytesPerCycle
+	steps := float64(2 * k / line)
+	multiply := float64(t.Rows*t.Cols) / linesPerCycle
+	copied := float64((t.xBox()+t.wBox())*line) / bytesPerCycle
 	whole := steps * max(multiply, copied)
 	if t.Turns {
 		return float64(up(o.down*o.across, clusters))*whole + ends
@@ -148,7 +151,13 @@ func (o *order) longest(whole, last float64) float64 {
 
 func up(a, b int) int { return (a + b - 1) / b }
 
-// Tiles returns tiles for a product, the most promising first: a few of each kind.
+// Tiles returns tiles for the product, the most promising first: a few of each kind. Two columns of FP8 take the time
+// of one of bf16.
+func (o *Op) Tiles(info driver.Info) []Tile {
+	return Tiles(info, o.Most, o.N, o.K*line/2/o.depth())
+}
+
+// Tiles returns tiles for a product of bf16, the most promising first: a few of each kind.
 func Tiles(info driver.Info, rows, n, k int) []Tile {
 	const perKind = 2
 	var all []Tile
