@@ -54,6 +54,8 @@ type Table struct {
 	stripes atomic.Int32
 	watch   func(hashes []uint64, hits int, took time.Duration) // of batches; nil: nobody does
 
+	listeners listeners
+
 	lookups, missing, outage, broken, failures atomic.Int64
 }
 
@@ -143,12 +145,17 @@ type scratch struct {
 
 // Gather writes the row of keys[i] to out[i·RowBytes:]. It always fills all rows.
 func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered {
+	return t.gather(ctx, keys, out, nil)
+}
+
+// gather is Gather. It sets known[i], unless that is nil, to false where out has the default row.
+func (t *Table) gather(ctx context.Context, keys []uint64, out []byte, known []bool) Gathered {
 	s := t.scratch.Get().(*scratch)
 	defer t.scratch.Put(s)
 	s.reset()
 	t.lookups.Add(int64(len(keys)))
 	if t.near(ctx) {
-		return t.gatherNear(keys, out, s)
+		return t.gatherNear(keys, out, known, s)
 	}
 	if t.cache == nil {
 		for i := range keys {
@@ -176,6 +183,9 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 			g.Fetched++
 		} else {
 			g.Default++
+			if known != nil {
+				known[i] = false
+			}
 			switch s.why[u] {
 			case isBroken:
 				g.Broken++
@@ -254,24 +264,28 @@ const (
 // row at once, the one that the store had first may come here last.
 func (t *Table) Put(ctx context.Context, keys []uint64, rows []byte) error {
 	err := t.store.Put(ctx, keys, rows)
-	if t.cache == nil {
-		return err
-	}
-	for _, k := range keys { // after an error too: some may be written
-		t.cache.Remove(k)
-	}
+	t.forget(keys) // after an error too: some may be written
 	return err
 }
 
 // Delete removes rows from the store and the cache.
 func (t *Table) Delete(ctx context.Context, keys []uint64) error {
 	err := t.store.Delete(ctx, keys)
+	t.forget(keys)
+	return err
+}
+
+// forget has the cache forget rows, and then whoever listens.
+func (t *Table) forget(keys []uint64) {
+	if len(keys) == 0 {
+		return
+	}
 	if t.cache != nil {
 		for _, k := range keys {
 			t.cache.Remove(k)
 		}
 	}
-	return err
+	t.changed(keys)
 }
 
 func (s *scratch) reset() {

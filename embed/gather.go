@@ -47,6 +47,9 @@ func (c *Cache) gatherParts(keys []uint64, out []byte, s *scratch, parts int) {
 		part.at, part.sets = s.at, s.sets
 		part.near.reset(s.near.table)
 		first, last := len(keys)*p/parts, len(keys)*(p+1)/parts
+		if s.near.known != nil {
+			part.near.known = s.near.known[first:last]
+		}
 		wg.Go(func() { c.gatherRun(keys[first:last], out[first*c.rowBytes:], part, first) })
 	}
 	c.gatherRun(keys[:len(keys)/parts], out, s, 0)

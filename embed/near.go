@@ -17,6 +17,7 @@ import (
 // near is what one thread does for a table in memory.
 type near struct {
 	table  *Table  // nil: the store is not in memory
+	known  []bool  // of the thread's keys, set to false where the row is the default; nil: nobody asks
 	offers []claim // of all steps
 	stages [4]int  // how many of them are past each stage
 	got    Gathered
@@ -51,12 +52,13 @@ func (t *Table) near(ctx context.Context) bool {
 	return t.memory != nil && !t.memory.mapped && t.cache != nil && ctx.Err() == nil
 }
 
-func (t *Table) gatherNear(keys []uint64, out []byte, s *scratch) Gathered {
+func (t *Table) gatherNear(keys []uint64, out []byte, known []bool, s *scratch) Gathered {
 	var begin time.Time
 	if t.watch != nil {
 		begin = time.Now()
 	}
 	s.near.reset(t)
+	s.near.known = known
 	t.memory.mu.RLock()
 	t.cache.gather(keys, out, s)
 	t.memory.mu.RUnlock()
@@ -80,6 +82,9 @@ func (n *near) missed(c *Cache, i int, key, h, now uint64, s *set, dst []byte, t
 	if !there {
 		copyBytes(dst, n.table.def)
 		n.got.Default++
+		if n.known != nil {
+			n.known[i] = false
+		}
 		return
 	}
 	n.got.Fetched++

@@ -1,0 +1,58 @@
+package embed
+
+import (
+	"context"
+	"sync"
+)
+
+// listeners are told of rows that change.
+type listeners struct {
+	mu    sync.Mutex
+	on    bool // the store tells, too
+	next  int
+	heard map[int]func(keys []uint64)
+}
+
+// Listen has changed called with the keys of rows whose content has changed, or nil if all may have: after a Put or
+// Delete through the table, and after a store reported what others wrote. Stores in Pebble and files do not report
+// others. The table's own cache has forgotten the rows before. A store's connection may be made anew, so call Listen
+// before requests come. stop ends the calls; none is under way when it returns.
+func (t *Table) Listen(changed func(keys []uint64)) (stop func()) {
+	l := &t.listeners
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heard == nil {
+		l.heard = map[int]func([]uint64){}
+	}
+	l.next++
+	n := l.next
+	l.heard[n] = changed
+	if w, ok := t.store.(watched); ok && !l.on {
+		l.on = true
+		w.Watch(t.changed)
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.heard, n)
+	}
+}
+
+// changed tells the listeners of keys; nil: all.
+func (t *Table) changed(keys []uint64) {
+	l := &t.listeners
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.heard {
+		f(keys)
+	}
+}
+
+// GatherKnown is Gather for callers that keep rows. known[i] says whether out has keys[i]'s own row. The default row
+// that replaces a missing one MUST NOT be kept.
+func (t *Table) GatherKnown(ctx context.Context, keys []uint64, out []byte, known []bool) Gathered {
+	for i := range known {
+		known[i] = true
+	}
+	return t.gather(ctx, keys, out, known)
+}
