@@ -67,8 +67,11 @@ type SumPart struct {
 	Table Table
 	// Vectors, if not nil, is used instead of the table: rows of Hidden values in the host's memory.
 	Vectors []float32
-	Rows    []int32 // per row of the batch the row of the table or of Vectors; negative: nothing is added
-	Scale   float32
+	// Cached, if not nil, is used instead of both: a cache of this device. Source has the rows that it lacks.
+	Cached RowCache
+	Source RowSource
+	Rows   []int32 // per row of the batch the row of the table or of Vectors; negative: nothing is added
+	Scale  float32
 }
 
 // STU is a Runner that runs layers of HSTU. It is one if its Shape has Pointwise; heads and KV heads are the

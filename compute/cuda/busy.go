@@ -51,7 +51,7 @@ func (r *runner) works() {
 
 // rests notes that all of it has ended.
 func (r *runner) rests() {
-	r.busy = false
+	r.busy, r.sums.fills = false, false
 	if r.counted {
 		r.counted = false
 		r.dev.busy.end(time.Now())

@@ -421,7 +421,7 @@ func (r *runner) finish(get func(r *runner) error) error {
 // next. Errors are those of a lost GPU, and come back with the next result.
 func (r *runner) giveUp() {
 	copying := r.att != nil && r.att.copying()
-	if !r.busy && !r.placing.busy && !copying {
+	if !r.busy && !r.placing.busy && !copying && !r.sums.fills {
 		return
 	}
 	defer r.rests()

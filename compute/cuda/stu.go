@@ -24,31 +24,52 @@ type sums struct {
 	host    [maxParts]*driver.Host
 	vectors [maxParts]driver.Ptr // [rows][stride], for parts that have been vectors
 	sent    [maxParts]bool       // of the batch: the part is vectors
+
+	cached [maxParts]*lookup // for parts that have come from a cache of rows
+	fills  bool              // vectors of the batch are being filled from caches, ahead of its operations
 }
 
 func (s *sums) open(d *device, rows, stride int) (err error) {
-	if s.index != nil {
+	if s.indices != 0 {
 		return nil
 	}
 	s.rows, s.stride = rows, stride
-	if s.index, err = d.c.AllocHost(4 * maxParts * rows); err != nil {
-		return err
+	if s.index == nil {
+		if s.index, err = d.c.AllocHost(4 * maxParts * rows); err != nil {
+			return err
+		}
 	}
 	s.indices, err = d.alloc(4 * maxParts * rows)
 	return err
 }
 
-// room makes room for vectors of a part.
+// room makes room for vectors of a part. Columns beyond the model's stay zeros.
 func (s *sums) room(d *device, part int) (err error) {
-	if s.host[part] != nil {
+	if s.vectors[part] != 0 {
 		return nil
+	}
+	p, err := d.alloc(4 * s.rows * s.stride)
+	if err == nil {
+		err = d.c.Zero(p, 4*s.rows*s.stride)
+	}
+	if err != nil {
+		d.free(p)
+		return err
+	}
+	s.vectors[part] = p
+	return nil
+}
+
+// hostRoom makes room for vectors of a part that come from the host.
+func (s *sums) hostRoom(d *device, part int) (err error) {
+	if err = s.room(d, part); err != nil || s.host[part] != nil {
+		return err
 	}
 	if s.host[part], err = d.c.AllocHost(4 * s.rows * s.stride); err != nil {
 		return err
 	}
-	clear(s.host[part].Bytes) // the columns beyond the model's stay zeros
-	s.vectors[part], err = d.alloc(4 * s.rows * s.stride)
-	return err
+	clear(s.host[part].Bytes)
+	return nil
 }
 
 func (s *sums) close(d *device) {
@@ -57,6 +78,7 @@ func (s *sums) close(d *device) {
 	for i := range s.host {
 		_ = d.c.FreeHost(s.host[i])
 		d.free(s.vectors[i])
+		s.cached[i].close(d)
 	}
 }
 
@@ -85,7 +107,7 @@ func (r *runner) Sum(parts []compute.SumPart) {
 	}
 	for i := range parts {
 		o := op{kind: opSum, part: i, scale: parts[i].Scale}
-		if !r.sums.sent[i] {
+		if !r.sums.sent[i] && parts[i].Cached == nil {
 			o.table = parts[i].Table.(*table)
 		}
 		r.record(o)
@@ -110,6 +132,9 @@ func (r *runner) takeSum(parts []compute.SumPart) error {
 		return err
 	}
 	err := r.wait()
+	if err == nil && r.sums.fills { // of a Sum before this one
+		r.sums.fills, err = false, r.stream.Sync()
+	}
 	if err == nil {
 		err = r.sums.open(r.dev, r.bufs.rows, r.bufs.hidden)
 	}
@@ -122,10 +147,15 @@ func (r *runner) takeSum(parts []compute.SumPart) error {
 		p := &parts[i]
 		to := offheap.Slice[int32](s.index.Bytes[4*i*s.rows:], s.rows)
 		copy(to, p.Rows)
-		if s.sent[i] = p.Vectors != nil; !s.sent[i] {
+		if s.sent[i] = p.Vectors != nil && p.Cached == nil; p.Cached != nil {
+			if err := r.takeCached(i, p, to); err != nil {
+				return err
+			}
+		}
+		if !s.sent[i] {
 			continue
 		}
-		if err := s.room(r.dev, i); err != nil {
+		if err := s.hostRoom(r.dev, i); err != nil {
 			return err
 		}
 		all := offheap.Slice[float32](s.host[i].Bytes, s.rows*s.stride)
@@ -142,7 +172,13 @@ func (r *runner) takeSum(parts []compute.SumPart) error {
 // checkPart refuses a part that does not fit the batch.
 func (r *runner) checkPart(p *compute.SumPart) error {
 	n := len(p.Vectors) / r.shape.Hidden
-	if p.Vectors == nil {
+	if p.Cached != nil {
+		c, ok := p.Cached.(*rowCache)
+		if !ok || c.d != r.dev || c.width != r.shape.Hidden || p.Source == nil {
+			return fmt.Errorf("a cache of rows does not fit a hidden size of %d, or has no source", r.shape.Hidden)
+		}
+		n = c.table
+	} else if p.Vectors == nil {
 		t, ok := p.Table.(*table)
 		if !ok || t.cols != r.shape.Hidden {
 			return fmt.Errorf("a table does not fit a hidden size of %d", r.shape.Hidden)

@@ -13,7 +13,8 @@ import (
 var rooms = []string{
 	"cmd", "app", "ingest", "index", "server", "cluster", "serve", "ahead", "generate", "catalog",
 	"reuse", "dispatch", "prompt", "route", "schedule", "placement",
-	"engine", "blend", "beam", "codes", "model", "kv", "residency", "embed", "plan", "evict", "alloc", "pool", "compute",
+	"engine", "blend", "beam", "codes", "model", "kv", "residency", "embed", "plan", "alloc", "pool", "compute",
+	"evict",    // decisions alone: a device that caches rows has them made here, too
 	"internal", // small helpers without a place in the walk
 	"api",      // messages only: everybody may speak them, they know nobody
 }

@@ -1,0 +1,272 @@
+package cuda
+
+import (
+	"fmt"
+
+	"grebe/compute"
+	"grebe/compute/cuda/driver"
+	"grebe/compute/cuda/rows"
+	"grebe/evict"
+	"grebe/internal/offheap"
+)
+
+// lookup takes a part's rows from a cache to where Sum reads them. It is a runner's.
+type lookup struct {
+	of     *rowCache
+	ids    *driver.Host // of the batch's rows
+	staged *driver.Host // fetched rows
+	moves  *driver.Host // of plan
+	plan   *rows.Plan
+	jobs   *rows.Jobs
+
+	places  []int32 // hash table of distinct rows: their places in rows, −1: none
+	rows    []int32 // distinct
+	at      []int32 // of each: which of the fetched ones, −1: not fetched
+	lacking []int32 // places of rows that are neither cached nor fetched
+	asked   []int32 // these rows
+	known   []bool  // of the fetched ones: it may be cached
+	sent    []uint32
+
+	// While it is a flight, guarded by the cache.
+	changed map[int32]bool
+	stale   bool // all have changed
+}
+
+// takeCached puts the look-up of a part's rows into the stream. index is for sum.cu.
+func (r *runner) takeCached(part int, p *compute.SumPart, index []int32) error {
+	s, c := &r.sums, p.Cached.(*rowCache)
+	if err := s.room(r.dev, part); err != nil {
+		return err
+	}
+	if l := s.cached[part]; l == nil || l.of != c {
+		l.close(r.dev)
+		var err error
+		if s.cached[part], err = c.newLookup(s.rows); err != nil {
+			return err
+		}
+	}
+	for row, at := range p.Rows {
+		if at >= 0 {
+			index[row] = int32(row)
+		}
+	}
+	return s.cached[part].take(r, p, s.vectors[part])
+}
+
+func (c *rowCache) newLookup(rowsAtOnce int) (l *lookup, err error) {
+	l = &lookup{of: c, changed: map[int32]bool{}}
+	defer func() {
+		if err != nil {
+			l.close(c.d)
+			l = nil
+		}
+	}()
+	if l.ids, err = c.d.c.AllocHost(4 * rowsAtOnce); err != nil {
+		return l, err
+	}
+	most := min(c.stage, rowsAtOnce)
+	if l.staged, err = c.d.c.AllocHost(4 * c.width * most); err != nil {
+		return l, err
+	}
+	if l.moves, err = c.d.c.AllocHost(16 * most); err != nil {
+		return l, err
+	}
+	l.plan = rows.NewPlan(l.moves)
+	l.jobs, err = c.rows.NewJobs(1)
+	return l, err
+}
+
+func (l *lookup) close(d *device) {
+	if l == nil {
+		return
+	}
+	for _, h := range []*driver.Host{l.ids, l.staged, l.moves} {
+		_ = d.c.FreeHost(h) // fails with a lost GPU only
+	}
+	if l.jobs != nil {
+		_ = l.of.rows.CloseJobs(l.jobs)
+	}
+}
+
+// take gathers the rows of all rows of the batch. More distinct ones than the stage has room for take several rounds.
+func (l *lookup) take(r *runner, p *compute.SumPart, out driver.Ptr) error {
+	n := len(p.Rows)
+	ids := offheap.Slice[uint32](l.ids.Bytes, n)
+	for i, row := range p.Rows {
+		ids[i] = uint32(row)
+		if row < 0 {
+			ids[i] = evict.NoRow
+		}
+	}
+	step := n
+	if l.distinct(p.Rows) > l.of.stage {
+		step = l.of.stage
+	}
+	for first := 0; first < n; first += step {
+		end := min(first+step, n)
+		if step < n {
+			l.distinct(p.Rows[first:end])
+		}
+		if first > 0 {
+			if err := r.stream.Sync(); err != nil { // pinned memory is used again
+				return err
+			}
+		}
+		if err := l.round(r, p.Source, first, end, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// distinct lists rows that are not negative, each once, and returns how many these are.
+func (l *lookup) distinct(list []int32) int {
+	size := 4
+	for size < 2*len(list) {
+		size *= 2
+	}
+	if len(l.places) != size {
+		l.places = make([]int32, size)
+	}
+	for i := range l.places {
+		l.places[i] = -1
+	}
+	l.rows, l.at = l.rows[:0], l.at[:0]
+	for _, row := range list {
+		if row < 0 {
+			continue
+		}
+		at := int(uint32(row)*0x9E3779B1) & (size - 1)
+		for l.places[at] >= 0 && l.rows[l.places[at]] != row {
+			at = (at + 1) & (size - 1)
+		}
+		if l.places[at] < 0 {
+			l.places[at] = int32(len(l.rows))
+			l.rows, l.at = append(l.rows, row), append(l.at, -1)
+		}
+	}
+	return len(l.rows)
+}
+
+// round fetches what the cache lacks of the distinct rows, until it lacks none, and gathers rows first to end of the
+// batch. While a fetch is under way others may evict rows that were cached.
+func (l *lookup) round(r *runner, source compute.RowSource, first, end int, out driver.Ptr) error {
+	c := l.of
+	l.known = l.known[:0]
+	c.mu.Lock()
+	c.flights[l] = true
+	defer func() {
+		delete(c.flights, l)
+		clear(l.changed)
+		l.stale = false
+		c.mu.Unlock()
+	}()
+	for l.lacks() {
+		c.mu.Unlock()
+		err := l.fetch(source)
+		c.mu.Lock()
+		if err != nil {
+			return fmt.Errorf("fetch %d rows: %w", len(l.asked), err)
+		}
+	}
+	l.decide()
+	r.sums.fills = true
+	if err := l.launch(r, first, end, out); err != nil {
+		_ = r.stream.Sync() // others do not wait for what is under way
+		c.forget()
+		return err
+	}
+	return nil
+}
+
+// lacks lists the rows that are neither cached nor fetched.
+func (l *lookup) lacks() bool {
+	l.lacking, l.asked = l.lacking[:0], l.asked[:0]
+	for i, row := range l.rows {
+		if l.at[i] >= 0 {
+			continue
+		}
+		if _, ok := l.of.dir.Slot(uint32(row)); !ok {
+			l.lacking, l.asked = append(l.lacking, int32(i)), append(l.asked, row)
+		}
+	}
+	return len(l.asked) > 0
+}
+
+// fetch gets the rows that are lacking, behind those that were fetched before.
+func (l *lookup) fetch(source compute.RowSource) error {
+	n, width := len(l.known), l.of.width
+	l.known = append(l.known, make([]bool, len(l.asked))...)
+	to := offheap.Slice[float32](l.staged.Bytes[4*width*n:], width*len(l.asked))
+	if err := source.Fetch(l.asked, to, l.known[n:]); err != nil {
+		return err
+	}
+	for i, place := range l.lacking {
+		l.at[place] = int32(n + i)
+	}
+	return nil
+}
+
+// decide records the uses and chooses which of the fetched rows are cached, and where.
+func (l *lookup) decide() {
+	c := l.of
+	l.sent = l.sent[:0]
+	for range l.known {
+		l.sent = append(l.sent, evict.NoRow) // others may have cached a row since
+	}
+	for i, row := range l.rows {
+		if c.dir.Use(uint32(row)) {
+			c.stats.Hits++
+		} else {
+			c.stats.Misses++
+			l.sent[l.at[i]] = uint32(row)
+		}
+	}
+	c.stats.Fetched += int64(4 * c.width * len(l.sent))
+	l.plan.Reset()
+	for at, row := range l.sent {
+		if row == evict.NoRow || !l.known[at] || l.stale || l.changed[int32(row)] {
+			continue
+		}
+		slot, evicted, ok := c.dir.Place(row)
+		if !ok {
+			c.stats.Declined++
+			continue
+		}
+		if evicted != evict.NoRow {
+			c.stats.Evictions++
+		}
+		l.plan.Add(row, slot, at, evicted)
+	}
+}
+
+// launch has the GPU do what was decided.
+func (l *lookup) launch(r *runner, first, end int, out driver.Ptr) error {
+	c, s, stride := l.of, r.stream, 4*r.sums.stride
+	if err := s.Wait(c.last); err != nil {
+		return err
+	}
+	if err := r.dev.memory.await(s); err != nil { // pages may have been copied from
+		return err
+	}
+	if len(l.sent) > 0 {
+		if err := c.last.Sync(); err != nil { // the list of the fetch before
+			return err
+		}
+		if err := c.rows.Fetch(s, 0, l.sent, l.staged.Ptr); err != nil {
+			return err
+		}
+	}
+	job := rows.Job{IDs: l.ids.Ptr.At(4 * first), Count: end - first, Out: out.At(first * stride), Stride: stride}
+	if err := c.rows.Set(s, l.jobs, job); err != nil {
+		return err
+	}
+	if err := c.rows.Gather(s, l.jobs); err != nil {
+		return err
+	}
+	// Nothing has to forget the stage: the host has a row fetched again unless the directory has it.
+	if err := c.rows.Place(s, 0, l.plan); err != nil {
+		return err
+	}
+	return c.last.Record(s)
+}

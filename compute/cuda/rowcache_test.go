@@ -1,0 +1,490 @@
+package cuda
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/cuda/drivertest"
+	"grebe/compute/cuda/rows/rowstest"
+	"grebe/internal/offheap"
+)
+
+// rowTable is a table in the host's memory.
+type rowTable struct {
+	width int
+	data  []float32
+
+	mu      sync.Mutex
+	fetched []int32
+	during  func() // called in the next Fetch, once
+	err     error
+}
+
+const holes = 17 // every such row is missing: another one stands in, which MUST NOT be cached
+
+func newRowTable(n, width int) *rowTable {
+	t := &rowTable{width: width, data: make([]float32, n*width)}
+	for row := range n {
+		t.write(row, 1)
+	}
+	return t
+}
+
+func (t *rowTable) row(row int32) []float32 { return t.data[int(row)*t.width:][:t.width] }
+
+func (t *rowTable) write(row, version int) {
+	r := rand.New(rand.NewPCG(uint64(row), uint64(version)))
+	for i := range t.row(int32(row)) {
+		t.row(int32(row))[i] = float32(r.NormFloat64())
+	}
+}
+
+func (t *rowTable) Fetch(list []int32, to []float32, known []bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.fetched = append(t.fetched, list...)
+	for i, row := range list {
+		copy(to[i*t.width:][:t.width], t.row(row))
+		known[i] = row%holes != 0
+	}
+	if t.during != nil {
+		t.during()
+		t.during = nil
+	}
+	return t.err
+}
+
+// take returns what was fetched since it was called last.
+func (t *rowTable) take() []int32 {
+	defer func() { t.fetched = nil }()
+	return t.fetched
+}
+
+const rowWidth = 1024 // 256 rows in a page
+
+// onBoth runs a test on a simulated GPU, which has the kernels that Sum needs, and on a real one where there is one.
+func onBoth(t *testing.T, f func(t *testing.T, d *device)) {
+	t.Run("simulated", func(t *testing.T) {
+		g, d := simulate(t, Options{NoGraphs: true})
+		rowstest.Simulate(g)
+		g.Kernels["sum"] = func(l *drivertest.Launch) { simulatedSum(g, l) }
+		g.Kernels["rms_norm"] = func(l *drivertest.Launch) { simulatedHidden(g, l) }
+		f(t, d)
+	})
+	t.Run("gpu", func(t *testing.T) {
+		d := open(t, Options{})
+		defer d.Close()
+		f(t, d.(*device))
+	})
+}
+
+// simulatedSum is sum.cu over a table of F32.
+func simulatedSum(g *drivertest.GPU, l *drivertest.Launch) {
+	n, stride := int(offheap.Slice[int32](g.Bytes(l.Args[3], 4), 1)[0]), int(int32(l.Args[4]))
+	at := offheap.Slice[int32](g.Bytes(l.Args[2], 4*n), n)
+	x := offheap.Slice[float32](g.Bytes(l.Args[0], 4*n*stride), n*stride)
+	scale := math.Float32frombits(uint32(l.Args[5]))
+	for row, from := range at {
+		to := x[row*stride:][:stride]
+		if int32(l.Args[6]) == 0 {
+			clear(to)
+		}
+		if from < 0 {
+			continue
+		}
+		for i, v := range offheap.Slice[float32](g.Bytes(l.Args[1]+uint64(4*int(from)*stride), 4*stride), stride) {
+			to[i] += scale * v
+		}
+	}
+}
+
+// simulatedHidden is norm.cu without a gain: it copies rows.
+func simulatedHidden(g *drivertest.GPU, l *drivertest.Launch) {
+	n, stride := int(offheap.Slice[int32](g.Bytes(l.Args[4], 4), 1)[0]), int(int32(l.Args[5]))
+	for i, row := range offheap.Slice[int32](g.Bytes(l.Args[3], 4*n), n) {
+		copy(g.Bytes(l.Args[0]+uint64(4*i*stride), 4*stride), g.Bytes(l.Args[1]+uint64(4*int(row)*stride), 4*stride))
+	}
+}
+
+// summing sums rows of a table, which come from a cache or, to compare, from the host.
+type summing struct {
+	t     *testing.T
+	r     compute.STU
+	table *rowTable
+	cache *rowCache
+	pages []compute.Block
+	size  int // rows of the largest batch
+	kv    compute.Block
+	shape compute.Shape
+
+	closed bool
+}
+
+func newSumming(t *testing.T, d *device, table *rowTable, cache *rowCache, size int) *summing {
+	t.Helper()
+	s := &summing{t: t, table: table, cache: cache, size: size, shape: compute.Shape{Layers: 1, Hidden: rowWidth, Heads: 1,
+		KVHeads: 1, HeadDim: 64, Eps: 1e-6, KV: compute.F32, Pointwise: &compute.Pointwise{Alpha: 1, Scale: 1}}}
+	r, err := d.Open(s.shape, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.r = r.(compute.STU)
+	if s.kv, err = d.Memory().Alloc(s.shape.ChunkBytes(size, false)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !s.closed {
+			s.close(d)
+		}
+	})
+	return s
+}
+
+func (s *summing) close(d *device) {
+	s.closed = true
+	if err := s.r.Close(); err != nil {
+		s.t.Error(err)
+	}
+	d.Memory().Free(s.kv)
+}
+
+// sum returns the sums of a batch. Every row gets the part's and, from the host, a row of the table's beginning.
+func (s *summing) sum(part compute.SumPart) ([]float32, error) {
+	n := len(part.Rows)
+	b := &compute.Batch{Tokens: make([]int32, n), Positions: make([]int32, n), Segments: []compute.Segment{{Len: n,
+		Chunks: []compute.Chunk{s.kv.Chunk(s.size, false)}}}}
+	beside, all := make([]int32, n), make([]int32, n)
+	for i := range n {
+		b.Positions[i], beside[i], all[i] = int32(i), int32(i%7)-1, int32(i)
+	}
+	if err := s.r.Begin(b); err != nil {
+		return nil, err
+	}
+	part.Scale = 1.5
+	s.r.Sum([]compute.SumPart{part, {Vectors: s.table.data[:7*rowWidth], Rows: beside, Scale: 0.75}})
+	out := make([]float32, n*rowWidth)
+	return out, s.r.Hidden(nil, all, out)
+}
+
+// same compares a batch's sums with those of rows that the host sends, bit by bit.
+func (s *summing) same(what string, list []int32) {
+	s.t.Helper()
+	got, err := s.sum(compute.SumPart{Cached: s.cache, Source: s.table, Rows: list})
+	if err != nil {
+		s.t.Fatalf("%s: %v", what, err)
+	}
+	want, err := s.sum(compute.SumPart{Vectors: s.table.data, Rows: list})
+	if err != nil {
+		s.t.Fatalf("%s, rows from the host: %v", what, err)
+	}
+	for i := range got {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			s.t.Fatalf("%s: row %d of the batch, row %d of the table, column %d: %v, want %v", what, i/rowWidth,
+				list[i/rowWidth], i%rowWidth, got[i], want[i])
+		}
+	}
+}
+
+// openRows makes a cache for a table, and pages for it.
+func openRows(t *testing.T, d *device, n, pages, stage int) (*rowCache, []compute.Block) {
+	t.Helper()
+	c, err := d.rowCache(n, rowWidth, int64(pages)*rowPage, stage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	arena, err := d.Memory().Alloc(pages * c.PageBytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		d.Memory().Free(arena)
+	})
+	var blocks []compute.Block
+	for i := range pages {
+		blocks = append(blocks, arena.Slice(i*c.PageBytes(), c.PageBytes()))
+	}
+	return c, blocks
+}
+
+func (s *summing) grow(pages ...compute.Block) {
+	s.t.Helper()
+	if n, err := s.cache.Grow(pages); n != len(pages) || err != nil {
+		s.t.Fatalf("%d of %d pages: %v", n, len(pages), err)
+	}
+}
+
+// draw returns n rows of a table, most of them of a few that move with at, and some that are none.
+func draw(r *rand.Rand, n, all, at int) []int32 {
+	list := make([]int32, n)
+	for i := range list {
+		list[i] = int32((at*50 + int(math.Abs(r.NormFloat64())*100)) % all)
+		if r.IntN(9) == 0 {
+			list[i] = -1
+		}
+	}
+	return list
+}
+
+// TestRowCache: sums of cached rows have the bits of those that the host sends, whatever was cached before, evicted or
+// changed, and while pages come and go; batches of more rows than the stage holds take several rounds.
+func TestRowCache(t *testing.T) {
+	onBoth(t, func(t *testing.T, d *device) {
+		const all, pages = 2000, 3
+		table := newRowTable(all, rowWidth)
+		c, blocks := openRows(t, d, all, pages, 100)
+		s := newSumming(t, d, table, c, 400)
+		r := rand.New(rand.NewPCG(1, 1))
+		s.same("without pages", draw(r, 50, all, 0))
+		s.grow(blocks[:2]...)
+		for i := range 60 {
+			list := draw(r, []int{1, 40, 90, 400}[i%4], all, i)
+			s.same("cached", list)
+			switch i % 10 {
+			case 3:
+				rows := []int32{list[0], list[len(list)/2], list[len(list)-1], -1, all}
+				for _, row := range rows {
+					if row >= 0 && row < all {
+						table.write(int(row), i)
+					}
+				}
+				c.Changed(rows)
+			case 5:
+				s.grow(blocks[2])
+			case 8:
+				if gone, err := c.Shrink(1); err != nil || len(gone) != 1 || gone[0].Addr != blocks[2].Addr {
+					t.Fatalf("shrink: %v, %v", gone, err)
+				}
+			case 9:
+				for row := range all {
+					table.write(row, i)
+				}
+				c.Changed(nil)
+			}
+		}
+		stats := c.Stats()
+		if stats.Hits == 0 || stats.Misses == 0 || stats.Evictions == 0 || stats.Rows != 512 ||
+			stats.Bytes != 2*rowPage || stats.Fetched != stats.Misses*4*rowWidth {
+			t.Errorf("statistics are %+v", stats)
+		}
+		if n, err := c.Grow(blocks); n != 1 || err != nil {
+			t.Errorf("of 3 pages over 2 it took %d, %v, want 1", n, err)
+		}
+	})
+}
+
+// TestRowCacheHits: rows that are cached are not fetched again; those that stand in for missing ones are.
+func TestRowCacheHits(t *testing.T) {
+	onBoth(t, func(t *testing.T, d *device) {
+		const all = 2000
+		c, blocks := openRows(t, d, all, 2, 100)
+		s := newSumming(t, d, newRowTable(all, rowWidth), c, 100)
+		s.grow(blocks...)
+		list := []int32{40, 41, -1, 41, 2 * holes, 43}
+		s.same("first", list)
+		if got := s.table.take(); !slices.Equal(got, []int32{40, 41, 2 * holes, 43}) {
+			t.Errorf("first: %v was fetched", got)
+		}
+		s.same("again", list)
+		if got := s.table.take(); !slices.Equal(got, []int32{2 * holes}) {
+			t.Errorf("again: %v was fetched", got)
+		}
+		if got := c.Stats(); got.Hits != 3 || got.Misses != 5 {
+			t.Errorf("statistics are %+v, want 3 hits and 5 misses", got)
+		}
+		s.same("of cached rows alone", []int32{43, 40})
+		s.same("of no rows", []int32{-1, -1})
+		if got := s.table.take(); len(got) > 0 {
+			t.Errorf("cached: %v was fetched", got)
+		}
+	})
+}
+
+// TestRowCacheChangesDuringFetch: a row that changes while it is fetched is used once and not cached, one that is
+// evicted meanwhile is fetched, too, and a source that fails fails the batch alone.
+func TestRowCacheChangesDuringFetch(t *testing.T) {
+	onBoth(t, func(t *testing.T, d *device) {
+		const all = 2000
+		table := newRowTable(all, rowWidth)
+		c, blocks := openRows(t, d, all, 2, 100)
+		s := newSumming(t, d, table, c, 100)
+		s.grow(blocks...)
+		s.same("first", []int32{1, 2})
+		table.take()
+		table.during = func() { // under way: 3 and 4
+			c.Changed([]int32{3, 1})
+		}
+		s.same("changed", []int32{1, 2, 3, 4})
+		if got := table.take(); !slices.Equal(got, []int32{3, 4, 1}) {
+			t.Errorf("%v was fetched, want 3, 4, and 1 which was forgotten meanwhile", got)
+		}
+		s.same("after the change", []int32{1, 2, 3, 4})
+		if got := table.take(); !slices.Equal(got, []int32{1, 3}) {
+			t.Errorf("after the change %v was fetched, want 1 and 3, which had changed during the fetch", got)
+		}
+		table.err = errors.New("no store")
+		if _, err := s.sum(compute.SumPart{Cached: c, Source: table, Rows: []int32{1, 9}}); !errors.Is(err, table.err) {
+			t.Errorf("a source that fails: %v", err)
+		}
+		table.err = nil
+		s.same("after a failure", []int32{1, 9})
+	})
+}
+
+// TestRowCacheShared: two runners use a cache at once while rows are forgotten and pages come and go.
+func TestRowCacheShared(t *testing.T) {
+	onBoth(t, func(t *testing.T, d *device) {
+		const all, pages = 1000, 3
+		table := newRowTable(all, rowWidth)
+		c, blocks := openRows(t, d, all, pages, 100)
+		var wg sync.WaitGroup
+		done := make(chan struct{})
+		for i := range 2 {
+			s := newSumming(t, d, table, c, 90)
+			if i == 0 {
+				s.grow(blocks[:2]...)
+			}
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(2, uint64(i)))
+				for turn := range 60 {
+					list := draw(r, 90, all, turn)
+					got, err := s.sum(compute.SumPart{Cached: c, Source: table, Rows: list})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for k, row := range list {
+						want := float32(0)
+						if row >= 0 {
+							want = 1.5 * table.row(row)[5]
+						}
+						if beside := k%7 - 1; beside >= 0 {
+							want += float32(0.75 * table.row(int32(beside))[5])
+						}
+						if v := got[k*rowWidth+5]; math.Abs(float64(v-want)) > 1e-5 {
+							t.Errorf("runner %d, turn %d, row %d (%d of the table): %v, want %v", i, turn, k, row, v, want)
+							return
+						}
+					}
+				}
+			})
+		}
+		var others sync.WaitGroup
+		others.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				c.Changed([]int32{int32(i % all)})
+				if i%20 == 0 {
+					if gone, err := c.Shrink(1); err != nil || len(gone) != 1 {
+						t.Errorf("shrink: %v, %v", gone, err)
+						return
+					} else if n, err := c.Grow(gone); err != nil || n != 1 {
+						t.Errorf("grow: %d, %v", n, err)
+						return
+					}
+				}
+			}
+		})
+		wg.Wait()
+		close(done)
+		others.Wait()
+	})
+}
+
+// TestRowCacheRefuses: what does not fit is an error, and no panic.
+func TestRowCacheRefuses(t *testing.T) {
+	_, d := simulate(t, Options{NoGraphs: true})
+	for _, c := range []struct {
+		rows, width int
+		most        int64
+	}{{0, 64, 1 << 30}, {10, 6, 1 << 30}, {10, 0, 1 << 30}, {10, 64, 1000}} {
+		if _, err := d.RowCache(c.rows, c.width, c.most); err == nil {
+			t.Errorf("%+v is no error", c)
+		}
+	}
+	table := newRowTable(100, rowWidth)
+	c, blocks := openRows(t, d, 100, 1, 100)
+	s := newSumming(t, d, table, c, 10)
+	if _, err := c.Grow([]compute.Block{{Addr: blocks[0].Addr, Size: 100}}); err == nil {
+		t.Error("a page that is too small is no error")
+	}
+	for what, part := range map[string]compute.SumPart{
+		"without a source":     {Cached: c, Rows: []int32{1}},
+		"a row beyond the end": {Cached: c, Source: table, Rows: []int32{100}},
+	} {
+		if _, err := s.sum(part); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// TestRowCacheFailures: whatever call of the driver fails, a batch returns an error or succeeds without it, leaves
+// nothing under way, and the batches after it are right. A batch that nobody takes results of leaves nothing, too.
+func TestRowCacheFailures(t *testing.T) {
+	g, d := simulate(t, Options{NoGraphs: true})
+	rowstest.Simulate(g)
+	g.Kernels["sum"] = func(l *drivertest.Launch) { simulatedSum(g, l) }
+	g.Kernels["rms_norm"] = func(l *drivertest.Launch) { simulatedHidden(g, l) }
+	const all = 1000
+	table := newRowTable(all, rowWidth)
+	r := rand.New(rand.NewPCG(3, 3))
+	for turn := 0; ; turn++ { // a new runner and a new cache each: what they make first can fail, too
+		c, err := d.rowCache(all, rowWidth, 1<<30, 30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := d.Memory().Alloc(2 * c.PageBytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSumming(t, d, table, c, 40)
+		_, failed, after := failNth(g, turn, 1)
+		n, err := c.Grow([]compute.Block{pages.Slice(0, c.PageBytes()), pages.Slice(c.PageBytes(), c.PageBytes())})
+		if n == 2 && err == nil {
+			_, err = s.sum(compute.SumPart{Cached: c, Source: table, Rows: draw(r, 40, all, turn)})
+		}
+		if err == nil {
+			_, err = c.Shrink(1)
+		}
+		g.Fail = nil
+		if err != nil && len(*after) > 0 {
+			t.Fatalf("call %d, %s, failed (%v): %v followed", turn, *failed, err, *after)
+		}
+		for range 3 {
+			s.same("after "+*failed+" failed", draw(r, 40, all, turn))
+		}
+		if err := s.r.Begin(&compute.Batch{Tokens: make([]int32, 1), Positions: make([]int32, 1),
+			Segments: []compute.Segment{{Len: 1, Chunks: []compute.Chunk{s.kv.Chunk(s.size, false)}}}}); err != nil {
+			t.Fatal(err)
+		}
+		s.r.Sum([]compute.SumPart{{Cached: c, Source: table, Rows: []int32{5}}})
+		if err := s.r.Begin(&compute.Batch{}); err != nil {
+			t.Fatal(err)
+		}
+		if pending := g.Pending(); len(pending) > 0 {
+			t.Fatalf("a batch that nobody took results of: %v are still under way", pending)
+		}
+		s.close(d)
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		d.Memory().Free(pages)
+		if *failed == "" {
+			if err != nil {
+				t.Fatalf("nothing failed: %v", err)
+			}
+			break
+		}
+	}
+}
