@@ -70,7 +70,12 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("format %q is not one of %q", o.Format, Formats)
 	}
 	if len(o.Traces) == 0 && o.File == "" {
-		o.Traces = slices.Concat(realTraces, madeTraces, loopTraces)
+		o.Traces = Traces()
+	}
+	for _, name := range o.Traces {
+		if !slices.Contains(Traces(), name) {
+			return fmt.Errorf("trace %q is not one of %q", name, Traces())
+		}
 	}
 	if len(o.Sizes) == 0 {
 		o.Sizes = []float64{.01, .03, .1, .3}

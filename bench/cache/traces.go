@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // trace is requests for keys, which are dense, from 0. Requests of one prompt stand together.
@@ -48,6 +49,9 @@ var realTraces = []string{"scarab-recs", "mooncake-conversation", "mooncake-synt
 // madeTraces are generated, by name.
 var madeTraces = []string{"zipf", "scans", "loops", "drift"}
 
+// Traces returns the names of all traces.
+func Traces() []string { return slices.Concat(realTraces, madeTraces, loopTraces) }
+
 // open reads or makes a trace.
 func open(dir, name string) (*trace, error) {
 	switch name {
@@ -61,7 +65,7 @@ func open(dir, name string) (*trace, error) {
 	if t := loops(name); t != nil {
 		return t, nil
 	}
-	return nil, fmt.Errorf("trace %q is not one of %q, %q and %q", name, realTraces, madeTraces, loopTraces)
+	return nil, fmt.Errorf("trace %q is not one of %q", name, Traces())
 }
 
 func readKeys(name, path string) (*trace, error) {

@@ -102,7 +102,7 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 	o.setDefaults()
 	for _, name := range o.Models {
 		if _, ok := Models[name]; !ok {
-			return nil, fmt.Errorf("bench profile: no model %q", name)
+			return nil, fmt.Errorf("bench profile: model %q is not one of %q", name, Names())
 		}
 	}
 	var of *served

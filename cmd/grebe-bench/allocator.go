@@ -9,16 +9,28 @@ import (
 )
 
 type allocatorCmd struct {
-	Workloads []string `want:"one of steady, trend, burst, swing, node-steady, node-trend, node-burst" help:"steady, trend, burst, swing, node-steady, node-trend, node-burst; default all." placeholder:"NAME"`
+	Workloads []string `want:"one of steady, trend, burst, swing, node-steady, node-trend, node-burst" placeholder:"NAME"`
 	Seeds     int      `want:"at least 1 and at most 5" help:"Seeds of each; default and most 5." placeholder:"N"`
-	Step      float64  `want:"at least 0.01 and at most 0.2" help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
-	Parts     []string `want:"one of boundary, real, verdict, loads, margins, bound" help:"boundary, real, verdict, loads, margins, bound; default all." placeholder:"PART"`
-	Costs     string   `want:"one of measured, derived" help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
-	Rate      float64  `want:"at least 0.1 and at most 10" help:"Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound." placeholder:"X"`
-	Policy    string   `type:"path" help:"Judge this policy, of grebe-bench train allocator, instead of the one in the binary." placeholder:"FILE"`
-	HTML      string   `name:"html" type:"path" want:"a file that can be written" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
+	Step      float64  `want:"at least 0.01 and at most 0.2" placeholder:"S"`
+	Parts     []string `want:"one of boundary, real, verdict, loads, margins, bound" placeholder:"PART"`
+	Costs     string   `want:"one of measured, derived" placeholder:"NAME"`
+	Rate      float64  `want:"at least 0.1 and at most 10" placeholder:"X"`
+	Policy    string   `type:"path" placeholder:"FILE"`
+	HTML      string   `name:"html" type:"path" want:"a file that can be written" placeholder:"FILE"`
 	Check     bool     `help:"Fail when a bar is not reached."`
 	JSON      bool     `name:"json" help:"Print JSON."`
+}
+
+func (allocatorCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"workloads": "steady, trend, burst, swing, node-steady, node-trend, node-burst; default all.",
+		"step":      "Between the static shares that are tried; default 0.05.",
+		"parts":     "boundary, real, verdict, loads, margins, bound; default all.",
+		"costs":     "measured, or derived: what work takes on an H200; default measured.",
+		"rate":      "Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound.",
+		"policy":    "Judge this policy, of grebe-bench train allocator, instead of the one in the binary.",
+		"html":      "Write shares over time beside the optimum's here.",
+	}
 }
 
 func (allocatorCmd) Help() string {

@@ -8,14 +8,24 @@ import (
 )
 
 type batchCmd struct {
-	Device     string  `default:"none:3ms+100us" help:"Of the server: cpu, or the times of a device that computes nothing; default ${default}." placeholder:"DEVICE"`
-	Load       float64 `default:"0.3" want:"above 0 and at most 0.9" help:"Online requests, as a share of what one client at a time gets; default ${default}." placeholder:"SHARE"`
-	Candidates int     `default:"8" want:"at least 1 and at most 40" help:"Of a request; default ${default}." placeholder:"N"`
-	Rounds     int     `default:"7" want:"at least 1 and at most 1000" help:"Times that all slices are measured; default ${default}." placeholder:"N"`
-	SliceS     float64 `name:"slice-s" default:"10" want:"at least 1 and at most 3600" help:"Seconds of a slice; default ${default}." placeholder:"S"`
+	Device     string  `default:"none:3ms+100us" placeholder:"DEVICE"`
+	Load       float64 `default:"0.3" want:"above 0 and at most 0.9" placeholder:"SHARE"`
+	Candidates int     `default:"8" want:"at least 1 and at most 40" placeholder:"N"`
+	Rounds     int     `default:"7" want:"at least 1 and at most 1000" placeholder:"N"`
+	SliceS     float64 `name:"slice-s" default:"10" want:"at least 1 and at most 3600" placeholder:"S"`
 	Check      bool    `help:"Fail when a bar is not reached."`
 	JSON       bool    `name:"json" help:"Print JSON."`
 	programFlag
+}
+
+func (batchCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"device":     "Of the server: cpu, or the times of a device that computes nothing; default ${default}.",
+		"load":       "Online requests, as a share of what one client at a time gets; default ${default}.",
+		"candidates": "Of a request; default ${default}.",
+		"rounds":     "Times that all slices are measured; default ${default}.",
+		"slice-s":    "Seconds of a slice; default ${default}.",
+	}
 }
 
 func (batchCmd) Help() string {

@@ -9,22 +9,35 @@ import (
 )
 
 type beamCmd struct {
-	Parts    []string `want:"one of attention, selection, recommend" help:"attention, selection, recommend; default all." placeholder:"PART"`
-	Widths   []int    `want:"at least 1 and at most 4096" help:"Beam widths; default 128,256,512 for attention, 128,512 for recommendations, with 32 for closed loops." placeholder:"N"`
-	Contexts []int    `want:"at least 1" help:"Tokens of the prompt, multiples of 16; default 1024,4096 for attention, the first for recommendations." placeholder:"N"`
+	Parts    []string `want:"one of attention, selection, recommend" placeholder:"PART"`
+	Widths   []int    `want:"at least 1 and at most 4096" placeholder:"N"`
+	Contexts []int    `want:"at least 1" placeholder:"N"`
 	Blocks   int      `want:"at least 1" help:"Blocks that what is compared takes turns in; default 9." placeholder:"N"`
 	Clients  []int    `want:"at least 1" help:"Clients of the closed loops; default 1,4,16." placeholder:"N"`
 	Requests int      `want:"at least 1" help:"Requests of each closed loop; default 48." placeholder:"N"`
-	Model    string   `want:"one of tiny, small, qwen3-0.6b" help:"tiny, small, qwen3-0.6b; default small, with --data tiny." placeholder:"NAME"`
-	Dir      string   `type:"path" help:"Folder of the checkpoint, written when missing; default: in the user's cache folder." placeholder:"DIR"`
+	Model    string   `want:"one of tiny, small, qwen3-0.6b" placeholder:"NAME"`
+	Dir      string   `type:"path" placeholder:"DIR"`
 	Threads  int      `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 
-	Data   []string `want:"one of industrial, beauty" help:"Recommend to every test user of industrial or beauty instead." placeholder:"NAME"`
-	Folder string   `type:"path" default:"../shared/data" help:"Folder with the data; default ${default}." placeholder:"DIR"`
+	Data   []string `want:"one of industrial, beauty" placeholder:"NAME"`
+	Folder string   `type:"path" default:"../shared/data" placeholder:"DIR"`
 	Users  int      `want:"at least 1" help:"With --data: test users; default all." placeholder:"N"`
 
 	Check bool `help:"Fail when a bar is not reached."`
 	JSON  bool `name:"json" help:"Print JSON."`
+}
+
+func (beamCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"parts":  "attention, selection, recommend; default all.",
+		"widths": "Beam widths; default 128,256,512 for attention, 128,512 for recommendations, with 32 for closed loops.",
+		"contexts": "Tokens of the prompt, multiples of 16; default 1024,4096 for attention, the first for " +
+			"recommendations.",
+		"model":  "tiny, small, qwen3-0.6b; default small, with --data tiny.",
+		"dir":    "Folder of the checkpoint, written when missing; default: in the user's cache folder.",
+		"data":   "Recommend to every test user of industrial or beauty instead.",
+		"folder": "Folder with the data; default ${default}.",
+	}
 }
 
 func (beamCmd) Help() string {

@@ -29,7 +29,7 @@ import (
 )
 
 type blendCmd struct {
-	Quality blendQualityCmd `cmd:"" help:"How much worse blended prompts rank, by how much of them is repaired and by which rule."`
+	Quality blendQualityCmd `cmd:"" help:"How much worse blended prompts rank, by rule and share that is repaired."`
 	Speed   blendSpeedCmd   `cmd:"" help:"How much sooner blended prompts answer than with a prefix cache."`
 	Load    blendLoadCmd    `cmd:"" help:"Latency of blended prompts under load, beside a prefix cache's."`
 	Disk    blendDiskCmd    `cmd:"" help:"How soon blended prompts answer whose blocks are on disk."`
@@ -47,14 +47,23 @@ Examples:
 }
 
 type blendSpeedCmd struct {
-	Shape    string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Shape    string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b"`
 	Device   string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
-	Budgets  []float64 `want:"at least 0 and at most 1" help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
+	Budgets  []float64 `want:"at least 0 and at most 1" placeholder:"SHARE,..."`
 	Repeats  int       `want:"at least 1" help:"Runs of each, in turns; default 9." placeholder:"N"`
-	Multiple int       `want:"at least 1" help:"Round the number of rows to a multiple; default the device's, 1: do not." placeholder:"N"`
-	Layers   int       `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Multiple int       `want:"at least 1" placeholder:"N"`
+	Layers   int       `want:"at least 1" placeholder:"N"`
 	Seed     uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
 	JSON     bool      `name:"json" help:"Print JSON."`
+}
+
+func (blendSpeedCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"shape":    "Shape of random weights: ${enum}; default ${default}.",
+		"budgets":  "Shares that are computed again; default 0.3.",
+		"multiple": "Round the number of rows to a multiple; default the device's, 1: do not.",
+		"layers":   "Layers that compute all tokens; default as served, 1: as RcLLM.",
+	}
 }
 
 func (blendSpeedCmd) Help() string {
@@ -101,16 +110,25 @@ func (c *blendSpeedCmd) Run(w *cli.World) error {
 }
 
 type blendLoadCmd struct {
-	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b"`
 	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
 	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
-	Share   float64 `default:"0.8" want:"at least 0.01 and at most 10" help:"Of the prefix cache's capacity at which requests arrive; default ${default}."`
-	Seconds float64 `default:"48" want:"above 0 and at most 86400" help:"Of requests, both ways together; default ${default}."`
+	Share   float64 `default:"0.8" want:"at least 0.01 and at most 10"`
+	Seconds float64 `default:"48" want:"above 0 and at most 86400"`
 	Rounds  int     `default:"3" want:"at least 1" help:"In which both take turns; default ${default}."`
 	Prompts int     `default:"4" want:"at least 1" help:"Of each of three kinds; default ${default}."`
-	Layers  int     `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Layers  int     `want:"at least 1" placeholder:"N"`
 	Seed    uint64  `default:"1" help:"Of weights, tokens and arrivals; default ${default}."`
 	JSON    bool    `name:"json" help:"Print JSON."`
+}
+
+func (blendLoadCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"shape":   "Shape of random weights: ${enum}; default ${default}.",
+		"share":   "Of the prefix cache's capacity at which requests arrive; default ${default}.",
+		"seconds": "Of requests, both ways together; default ${default}.",
+		"layers":  "Layers that compute all tokens; default as served, 1: as RcLLM.",
+	}
 }
 
 func (blendLoadCmd) Help() string {
@@ -140,16 +158,26 @@ func (c *blendLoadCmd) Run(w *cli.World) error {
 }
 
 type blendDiskCmd struct {
-	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b"`
 	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
 	Dir     string  `type:"path" help:"Folder on the disk to measure; default that of temporary files." placeholder:"DIR"`
-	Rate    string  `want:"a size such as 1GiB" help:"Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the disk does, with nothing there." placeholder:"SIZE"`
-	Only    int     `default:"0" enum:"0,1,2,3" help:"Of the three prompts, the first, second or third alone; default all." placeholder:"N"`
+	Rate    string  `want:"a size such as 1GiB" placeholder:"SIZE"`
+	Only    int     `default:"0" enum:"0,1,2,3" placeholder:"N"`
 	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
 	Repeats int     `want:"at least 1" help:"Runs of each way, in turns; default 7." placeholder:"N"`
-	Layers  int     `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Layers  int     `want:"at least 1" placeholder:"N"`
 	Seed    uint64  `default:"1" help:"Of weights and tokens; default ${default}."`
 	JSON    bool    `name:"json" help:"Print JSON."`
+}
+
+func (blendDiskCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"shape": "Shape of random weights: ${enum}; default ${default}.",
+		"rate": "Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the " +
+			"disk does, with nothing there.",
+		"only":   "Of the three prompts, the first, second or third alone; default all.",
+		"layers": "Layers that compute all tokens; default as served, 1: as RcLLM.",
+	}
 }
 
 func (blendDiskCmd) Help() string {
@@ -192,28 +220,50 @@ func (c *blendDiskCmd) Run(w *cli.World) error {
 }
 
 type blendQualityCmd struct {
-	Config       string    `short:"c" type:"path" help:"Configuration with the model to measure; default the demo's." placeholder:"FILE"`
+	Config       string    `short:"c" type:"path" placeholder:"FILE"`
 	Model        string    `help:"Name of the model; default the first that scores by identifier." placeholder:"NAME"`
 	Users        int       `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
-	ItemsFile    string    `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's." placeholder:"FILE"`
-	UsersFile    string    `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
-	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
-	Budgets      []float64 `want:"at least 0 and at most 1" help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
-	Rules        []string  `want:"one of learned, attention, rcllm, cacheblend, epic, both" help:"learned (with --learn), attention, rcllm, cacheblend, epic, both (attention and deviation); default all but the last." placeholder:"RULE,..."`
+	ItemsFile    string    `name:"items-file" type:"path" placeholder:"FILE"`
+	UsersFile    string    `name:"users-file" type:"path" placeholder:"FILE"`
+	RequestsFile string    `name:"requests-file" type:"path" placeholder:"FILE"`
+	Budgets      []float64 `want:"at least 0 and at most 1" placeholder:"SHARE,..."`
+	Rules        []string  `want:"one of learned, attention, rcllm, cacheblend, epic, both" placeholder:"RULE,..."`
 	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
-	Window       int       `want:"at least 0" help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
-	Multiple     int       `want:"at least 1" help:"Round the number of rows to a multiple, as a GPU does to 128; default the device's." placeholder:"N"`
-	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
-	PoolUsers    int       `name:"pool-users" want:"at least 1" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
-	Learn        int       `want:"at least 1" help:"Learn from prompts of so many of them which tokens of items to compute again: the rule learned, Grebe's where grebe index --importance was run." placeholder:"N"`
-	Memory       string    `default:"64MiB" want:"a size such as 64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
-	DriftLimit   float32   `name:"drift-limit" want:"above 0 and at most 1" help:"Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is." placeholder:"X"`
+	Window       int       `want:"at least 0" default:"0" placeholder:"N"`
+	Multiple     int       `want:"at least 1" placeholder:"N"`
+	PoolFile     string    `name:"pool-file" type:"path" placeholder:"FILE"`
+	PoolUsers    int       `name:"pool-users" want:"at least 1" placeholder:"N"`
+	Learn        int       `want:"at least 1" placeholder:"N"`
+	Memory       string    `default:"64MiB" want:"a size such as 64MiB" placeholder:"SIZE"`
+	DriftLimit   float32   `name:"drift-limit" want:"above 0 and at most 1" placeholder:"X"`
 	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
-	DType        string    `name:"dtype" default:"auto" want:"one of auto, f32, bf16" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
-	Parallel     int       `default:"1" want:"at least 1 and at most 1024" help:"Users at a time, each with a share of the processors; default ${default}." placeholder:"N"`
+	DType        string    `name:"dtype" default:"auto" want:"one of auto, f32, bf16" placeholder:"FORMAT"`
+	Parallel     int       `default:"1" want:"at least 1 and at most 1024" placeholder:"N"`
 	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
 	JSON         bool      `name:"json" help:"Print JSON."`
 	cli.LogFlags
+}
+
+func (blendQualityCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"config":        "Configuration with the model to measure; default the demo's.",
+		"items-file":    "Items (NDJSON); default the configuration's.",
+		"users-file":    "Users (NDJSON) whose last item is held out; default the shop's test customers.",
+		"requests-file": "Questions (NDJSON) about these users, with their candidates.",
+		"budgets":       "Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1.",
+		"rules": "learned (with --learn), attention, rcllm, cacheblend, epic, both (attention and deviation); default " +
+			"all but the last.",
+		"window":     "Last tokens that are always computed; default ${default}.",
+		"multiple":   "Round the number of rows to a multiple, as a GPU does to 128; default the device's.",
+		"pool-file":  "Users (NDJSON) to make prototypes of, instead of the shop's.",
+		"pool-users": "Make prototypes of so many of the shop's training customers, which stand in for histories too.",
+		"learn": "Learn from prompts of so many of them which tokens of items to compute again: the rule learned, " +
+			"Grebe's where grebe index --importance was run.",
+		"memory":      "KV of the prototypes, at most; default ${default}.",
+		"drift-limit": "Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is.",
+		"dtype":       "auto, f32 or bf16; default ${default}.",
+		"parallel":    "Users at a time, each with a share of the processors; default ${default}.",
+	}
 }
 
 func (blendQualityCmd) Help() string {

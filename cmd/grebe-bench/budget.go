@@ -9,11 +9,17 @@ import (
 
 type budgetCmd struct {
 	Parts   []string `want:"one of shares, folder" help:"shares, folder; default both." placeholder:"PART"`
-	Rate    float64  `want:"above 0 and at most 10000" help:"Requests per second of a busy model; default 16." placeholder:"N"`
+	Rate    float64  `want:"above 0 and at most 10000" placeholder:"N"`
 	Seconds float64  `want:"above 0 and at most 86400" help:"Of each phase; default 60." placeholder:"S"`
 	Check   bool     `help:"Fail when a bar is not reached."`
 	JSON    bool     `name:"json" help:"Print JSON, with all samples."`
 	programFlag
+}
+
+func (budgetCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"rate": "Requests per second of a busy model; default 16.",
+	}
 }
 
 func (budgetCmd) Help() string {

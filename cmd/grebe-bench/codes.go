@@ -7,12 +7,19 @@ import (
 
 type codesCmd struct {
 	Items     int     `default:"1000000" want:"at least 1" help:"Items; default ${default}." placeholder:"N"`
-	Dims      int     `default:"256" want:"at least 1 and at most 65536" help:"Values of an embedding; default ${default}." placeholder:"N"`
-	Sizes     []int   `default:"256,256,256" want:"at least 1 and at most 65536" help:"Codes of each level; default ${default}." placeholder:"N"`
+	Dims      int     `default:"256" want:"at least 1 and at most 65536" placeholder:"N"`
+	Sizes     []int   `default:"256,256,256" want:"at least 1 and at most 65536" placeholder:"N"`
 	Balance   float64 `default:"3" want:"at least 1" help:"As of grebe codes; default ${default}." placeholder:"F"`
 	Threads   int     `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	Reference bool    `help:"Run a plain k-means on all rows too. It takes many times as long."`
 	JSON      bool    `name:"json" help:"Print JSON."`
+}
+
+func (codesCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"dims":  "Values of an embedding; default ${default}.",
+		"sizes": "Codes of each level; default ${default}.",
+	}
 }
 
 func (codesCmd) Help() string {

@@ -9,19 +9,30 @@ import (
 
 type embedCmd struct {
 	Rows     int           `want:"at least 1" help:"Rows of the table; default 1000000." placeholder:"N"`
-	Percents []float64     `want:"above 0 and at most 100" help:"Cache sizes, percent of the table; default 1,3,5." placeholder:"P"`
+	Percents []float64     `want:"above 0 and at most 100" placeholder:"P"`
 	Batches  []int         `want:"at least 1" help:"Sums per batch; default 64,256,1024,4096." placeholder:"N"`
-	Traces   []string      `want:"one of drift, fast, zipf, scarab" help:"drift, fast, zipf, scarab; default all." placeholder:"TRACE"`
-	Policies []string      `want:"one of none, lru, laru, default" help:"none, lru, laru, default; default all." placeholder:"POLICY"`
+	Traces   []string      `want:"one of drift, fast, zipf, scarab" placeholder:"TRACE"`
+	Policies []string      `want:"one of none, lru, laru, default" placeholder:"POLICY"`
 	Skew     float64       `want:"above 0 and at most 10" help:"Exponent of Zipf's law; default 0.99." placeholder:"S"`
-	HalfLife int           `want:"at least 10" help:"Lookups after which half of the popular rows are others, in drift; default 20 per row." placeholder:"N"`
+	HalfLife int           `want:"at least 10" placeholder:"N"`
 	Warm     int           `want:"at least 1" help:"Lookups before measuring; default 4000000." placeholder:"N"`
 	Rounds   int           `want:"at least 1" help:"Rounds, in which the policies take turns; default 9." placeholder:"N"`
-	Parts    []string      `want:"one of hits, sums, gather, outage" help:"hits, sums, gather, outage; default all." placeholder:"PART"`
+	Parts    []string      `want:"one of hits, sums, gather, outage" placeholder:"PART"`
 	Outage   time.Duration `want:"above 0" help:"How long Redis is gone in outage; default 10s." placeholder:"T"`
-	Data     string        `type:"path" default:"../shared/data/traces" help:"Folder of scarab-recs.trace; default ${default}." placeholder:"DIR"`
+	Data     string        `type:"path" default:"../shared/data/traces" placeholder:"DIR"`
 	Seed     uint64        `help:"Seed of the traces." placeholder:"N"`
 	JSON     bool          `name:"json" help:"Print JSON."`
+}
+
+func (embedCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"percents":  "Cache sizes, percent of the table; default 1,3,5.",
+		"traces":    "drift, fast, zipf, scarab; default all.",
+		"policies":  "none, lru, laru, default; default all.",
+		"half-life": "Lookups after which half of the popular rows are others, in drift; default 20 per row.",
+		"parts":     "hits, sums, gather, outage; default all.",
+		"data":      "Folder of scarab-recs.trace; default ${default}.",
+	}
 }
 
 func (embedCmd) Help() string {

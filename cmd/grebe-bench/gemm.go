@@ -13,11 +13,19 @@ type gemmCmd struct {
 	Rows    []int    `want:"at least 1" help:"Rows of activations; default 256,512,1024." placeholder:"N"`
 	Threads []int    `want:"at least 1 and at most 1024" help:"Numbers of threads; default 1,2." placeholder:"N"`
 	Formats []string `want:"one of bf16, f32, int8" help:"bf16, f32, int8; default bf16, f32." placeholder:"FORMAT"`
-	Models  []string `want:"one of qwen2-0.5b, qwen2-1.5b" help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL"`
+	Models  []string `want:"one of qwen2-0.5b, qwen2-1.5b" placeholder:"MODEL"`
 	Rounds  int      `want:"at least 1" help:"Least rounds of a line; default and least 11." placeholder:"N"`
-	Seconds float64  `want:"above 0 and at most 86400" help:"How long a line may go on while its confidence interval is wide; default 9." placeholder:"S"`
-	Check   bool     `help:"Say whether every line reaches its bar (bf16 1.0, f32 0.95, int8 0.9 and 1.5 over bf16) and fail if not."`
-	JSON    bool     `name:"json" help:"Print JSON."`
+	Seconds float64  `want:"above 0 and at most 86400" placeholder:"S"`
+	Check   bool
+	JSON    bool `name:"json" help:"Print JSON."`
+}
+
+func (gemmCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"models":  "qwen2-0.5b, qwen2-1.5b; default both.",
+		"seconds": "How long a line may go on while its confidence interval is wide; default 9.",
+		"check":   "Say whether every line reaches its bar (bf16 1.0, f32 0.95, int8 0.9 and 1.5 over bf16) and fail if not.",
+	}
 }
 
 func (gemmCmd) Help() string {
@@ -40,11 +48,18 @@ func (c *gemmCmd) Run(w *cli.World) error {
 type prefillCmd struct {
 	Tokens  []int    `want:"at least 1" help:"Lengths of prompts; default 128,512,1000,4000." placeholder:"N"`
 	Formats []string `want:"one of bf16, f32, int8" help:"bf16, f32, int8; default bf16, f32." placeholder:"FORMAT"`
-	Repeats int      `want:"at least 1" help:"Repeats of short prompts; long ones have fewer, at least 3; default 7." placeholder:"N"`
+	Repeats int      `want:"at least 1" placeholder:"N"`
 	Threads int      `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	NoRank  bool     `help:"Leave out the rankings."`
-	Dir     string   `type:"path" help:"Folder of the checkpoint, written (1 GB) when missing; default: in the user's cache folder." placeholder:"DIR"`
+	Dir     string   `type:"path" placeholder:"DIR"`
 	JSON    bool     `name:"json" help:"Print JSON."`
+}
+
+func (prefillCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"repeats": "Repeats of short prompts; long ones have fewer, at least 3; default 7.",
+		"dir":     "Folder of the checkpoint, written (1 GB) when missing; default: in the user's cache folder.",
+	}
 }
 
 func (prefillCmd) Help() string {

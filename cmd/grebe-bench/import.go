@@ -16,13 +16,19 @@ type importCmd struct {
 	Items   int     `want:"at least 1 and at most 1000000" help:"Items of an import; default 10000." placeholder:"N"`
 	Models  int     `default:"8" want:"at least 1 and at most 64" help:"Models of the server." placeholder:"N"`
 	Seconds float64 `want:"above 0 and at most 3600" help:"Of a window; default 20." placeholder:"S"`
-	Rounds  int     `want:"at least 1 and at most 1000" help:"Windows alone and beside an import, in turn; default 4." placeholder:"N"`
+	Rounds  int     `want:"at least 1 and at most 1000" placeholder:"N"`
 	Share   float64 `want:"above 0 and at most 1" help:"Of the capacity, what rankings take; default 0.3." placeholder:"X"`
 	Events  float64 `want:"above 0 and at most 10000" help:"Events per second; default 20." placeholder:"N"`
 	Prefix  string  `default:"none" want:"one of none, auto" help:"What rankings reuse: none, auto." placeholder:"PREFIX"`
 	Check   bool    `help:"Fail when a bar is not reached."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 	programFlag
+}
+
+func (importCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"rounds": "Windows alone and beside an import, in turn; default 4.",
+	}
 }
 
 func (importCmd) Help() string {

@@ -6,10 +6,18 @@ import (
 )
 
 type ingestCmd struct {
-	Items  int    `default:"300000" want:"at least 1 and at most 100000000" help:"Items of each file; default ${default}." placeholder:"N"`
-	Events int    `default:"300000" want:"at least 0 and at most 100000000" help:"Events; default ${default}." placeholder:"N"`
-	Dir    string `type:"path" help:"Where files and catalogs are made; default: the folder for temporary files." placeholder:"DIR"`
+	Items  int    `default:"300000" want:"at least 1 and at most 100000000" placeholder:"N"`
+	Events int    `default:"300000" want:"at least 0 and at most 100000000" placeholder:"N"`
+	Dir    string `type:"path" placeholder:"DIR"`
 	JSON   bool   `name:"json" help:"Print JSON."`
+}
+
+func (ingestCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"items":  "Items of each file; default ${default}.",
+		"events": "Events; default ${default}.",
+		"dir":    "Where files and catalogs are made; default: the folder for temporary files.",
+	}
 }
 
 func (ingestCmd) Help() string {

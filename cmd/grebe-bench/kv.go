@@ -8,13 +8,20 @@ import (
 )
 
 type kvCmd struct {
-	Entries int     `want:"at least 2 and at most 524288" help:"Entries in memory and on disk; default 500000." placeholder:"N"`
+	Entries int     `want:"at least 2 and at most 524288" placeholder:"N"`
 	Rate    float64 `want:"above 0 and at most 100000" help:"Users published per second; default 1000." placeholder:"N"`
 	Seconds float64 `want:"above 0 and at most 3600" help:"Of a window; default 2." placeholder:"S"`
-	Rounds  int     `want:"at least 1 and at most 1000" help:"Windows alone and beside, in turn; default 8." placeholder:"N"`
+	Rounds  int     `want:"at least 1 and at most 1000" placeholder:"N"`
 	Dir     string  `type:"path" help:"Where the disk's files go; default: a temporary folder." placeholder:"DIR"`
 	Check   bool    `help:"Fail when a bar is not reached."`
 	JSON    bool    `name:"json" help:"Print JSON."`
+}
+
+func (kvCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"entries": "Entries in memory and on disk; default 500000.",
+		"rounds":  "Windows alone and beside, in turn; default 8.",
+	}
 }
 
 func (kvCmd) Help() string {

@@ -20,22 +20,35 @@ import (
 )
 
 type kv8Cmd struct {
-	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure." placeholder:"FILE"`
+	Config     string   `short:"c" type:"path" placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
-	Ways       []string `want:"one of user, item, pointwise" help:"user, item, pointwise; default all that the models can do." placeholder:"WAY"`
+	Ways       []string `want:"one of user, item, pointwise" placeholder:"WAY"`
 	Users      int      `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 
-	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
-	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
-	RequestsFile string `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
+	ItemsFile    string `name:"items-file" type:"path" placeholder:"FILE"`
+	UsersFile    string `name:"users-file" type:"path" placeholder:"FILE"`
+	RequestsFile string `name:"requests-file" type:"path" placeholder:"FILE"`
 
 	Device *string `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda."`
-	DType  string  `name:"dtype" default:"bf16" want:"one of auto, f32, bf16" help:"Format of products; default ${default}." placeholder:"FORMAT"`
-	From   string  `default:"bf16" want:"one of f32, bf16, fp8" help:"The format of KV to compare with: f32 or bf16; default ${default}." placeholder:"FORMAT"`
-	To     string  `default:"fp8" want:"one of f32, bf16, fp8" help:"The format of KV that is compared; default ${default}." placeholder:"FORMAT"`
+	DType  string  `name:"dtype" default:"bf16" want:"one of auto, f32, bf16" placeholder:"FORMAT"`
+	From   string  `default:"bf16" want:"one of f32, bf16, fp8" placeholder:"FORMAT"`
+	To     string  `default:"fp8" want:"one of f32, bf16, fp8" placeholder:"FORMAT"`
 	Seed   uint64  `default:"1" help:"Of the shop and of intervals; default ${default}."`
 	JSON   bool    `name:"json" help:"Print JSON."`
 	cli.LogFlags
+}
+
+func (kv8Cmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"config":        "Configuration of the server with the models to measure.",
+		"ways":          "user, item, pointwise; default all that the models can do.",
+		"items-file":    "Items (NDJSON); default the configuration's, or the shop's.",
+		"users-file":    "Users (NDJSON) whose last item is held out; default the shop's test customers.",
+		"requests-file": "Questions (NDJSON) about these users, with their candidates.",
+		"dtype":         "Format of products; default ${default}.",
+		"from":          "The format of KV to compare with: f32 or bf16; default ${default}.",
+		"to":            "The format of KV that is compared; default ${default}.",
+	}
 }
 
 func (kv8Cmd) Help() string {

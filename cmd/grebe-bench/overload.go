@@ -11,13 +11,21 @@ type overloadCmd struct {
 	Parts      []string  `want:"one of load, slow" help:"load, slow; default both." placeholder:"PART"`
 	Loads      []float64 `want:"above 0" help:"Multiples of the capacity; default 1.5,3,10." placeholder:"X"`
 	Seconds    float64   `want:"above 0 and at most 86400" help:"Of each load; default 60." placeholder:"S"`
-	DeadlineMS int       `name:"deadline-ms" want:"at least 1 and at most 60000" help:"Deadline of requests; default 500." placeholder:"MS"`
-	RequestMS  int       `name:"request-ms" want:"at least 1 and at most 60000" help:"What a request takes at least; default 20." placeholder:"MS"`
-	Conns      int       `want:"at least 1 and at most 50000" help:"Slow connections of each kind; default 1000." placeholder:"N"`
+	DeadlineMS int       `name:"deadline-ms" want:"at least 1 and at most 60000" placeholder:"MS"`
+	RequestMS  int       `name:"request-ms" want:"at least 1 and at most 60000" placeholder:"MS"`
+	Conns      int       `want:"at least 1 and at most 50000" placeholder:"N"`
 	Kinds      []string  `help:"Kinds of slow connections; default all." placeholder:"KIND"`
 	Check      bool      `help:"Fail when a bar is not reached."`
 	JSON       bool      `name:"json" help:"Print JSON."`
 	programFlag
+}
+
+func (overloadCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"deadline-ms": "Deadline of requests; default 500.",
+		"request-ms":  "What a request takes at least; default 20.",
+		"conns":       "Slow connections of each kind; default 1000.",
+	}
 }
 
 func (overloadCmd) Help() string {

@@ -6,17 +6,32 @@ import (
 )
 
 type placeCmd struct {
-	Parts   []string `want:"one of beauty, quality, scale" help:"beauty (real histories beside published shares), quality (a generated graph beside METIS), scale (a large one); default beauty,quality." placeholder:"PART"`
-	Data    string   `type:"path" default:"../shared/data" help:"Folder with beauty/Beauty.txt; default ${default}." placeholder:"DIR"`
-	Items   int      `default:"10000000" want:"at least 1 and at most 1000000000" help:"scale: items; default ${default}." placeholder:"N"`
-	Edges   int64    `default:"200000000" want:"at least 0 and at most 100000000000" help:"scale: co-occurrences; default ${default}." placeholder:"N"`
-	Slots   int      `want:"at least 0 and at most 1024" help:"scale: send them through a sketch with so many neighbours per item; default 0: all edges are in the graph." placeholder:"N"`
-	Quality int      `default:"200000" want:"at least 1 and at most 1000000000" help:"quality: items, with 20 edges each; default ${default}." placeholder:"N"`
-	Nodes   int      `default:"16" want:"at least 1 and at most 1000" help:"Nodes of the generated graphs; default ${default}." placeholder:"N"`
-	Passes  int      `default:"10" want:"at least 1 and at most 1000" help:"Passes over the items; default ${default}." placeholder:"N"`
+	Parts   []string `want:"one of beauty, quality, scale" placeholder:"PART"`
+	Data    string   `type:"path" default:"../shared/data" placeholder:"DIR"`
+	Items   int      `default:"10000000" want:"at least 1 and at most 1000000000" placeholder:"N"`
+	Edges   int64    `default:"200000000" want:"at least 0 and at most 100000000000" placeholder:"N"`
+	Slots   int      `want:"at least 0 and at most 1024" placeholder:"N"`
+	Quality int      `default:"200000" want:"at least 1 and at most 1000000000" placeholder:"N"`
+	Nodes   int      `default:"16" want:"at least 1 and at most 1000" placeholder:"N"`
+	Passes  int      `default:"10" want:"at least 1 and at most 1000" placeholder:"N"`
 	Metis   string   `default:"gpmetis" help:"METIS's program; default ${default}." placeholder:"FILE"`
 	Seed    uint64   `default:"1" help:"Of the graphs and of the split of users; default ${default}."`
 	JSON    bool     `name:"json" help:"Print JSON."`
+}
+
+func (placeCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"parts": "beauty (real histories beside published shares), quality (a generated graph beside METIS), scale (a " +
+			"large one); default beauty,quality.",
+		"data":  "Folder with beauty/Beauty.txt; default ${default}.",
+		"items": "scale: items; default ${default}.",
+		"edges": "scale: co-occurrences; default ${default}.",
+		"slots": "scale: send them through a sketch with so many neighbours per item; default 0: all edges are in the " +
+			"graph.",
+		"quality": "quality: items, with 20 edges each; default ${default}.",
+		"nodes":   "Nodes of the generated graphs; default ${default}.",
+		"passes":  "Passes over the items; default ${default}.",
+	}
 }
 
 func (placeCmd) Help() string {

@@ -17,17 +17,28 @@ import (
 
 type profileCmd struct {
 	programFlag
-	Device  string        `default:"cpu" enum:"cpu,gpu,none" help:"cpu, gpu, or none, which computes nothing in a given time; default ${default}."`
+	Device  string        `default:"cpu" enum:"cpu,gpu,none"`
 	Threads int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
-	Models  []string      `want:"one of demo, hstu-3, hstu-6, llama3-1b, qwen2-0.5b, qwen2-1.5b, qwen3-8b" help:"Models to measure; default ${default}." default:"demo,qwen2-0.5b" placeholder:"NAME"`
+	Models  []string      `default:"demo,qwen2-0.5b" placeholder:"NAME"`
 	Label   string        `help:"What the names of profiles begin with; default the device." placeholder:"NAME"`
-	Repeats int           `want:"at least 1" default:"3" help:"Runs of a batch in a pass; default ${default}." placeholder:"N"`
-	Passes  int           `want:"at least 1" default:"4" help:"Passes over all batches; default ${default}." placeholder:"N"`
-	Longest time.Duration `want:"above 0" default:"1500ms" help:"Leave out larger batches once one takes longer; default ${default}." placeholder:"TIME"`
-	Budget  time.Duration `want:"above 0" default:"60s" help:"Time per model, beyond which batches are left out; default ${default}." placeholder:"TIME"`
+	Repeats int           `want:"at least 1" default:"3" placeholder:"N"`
+	Passes  int           `want:"at least 1" default:"4" placeholder:"N"`
+	Longest time.Duration `want:"above 0" default:"1500ms" placeholder:"TIME"`
+	Budget  time.Duration `want:"above 0" default:"60s" placeholder:"TIME"`
 	Out     string        `default:"." type:"path" help:"Folder for the profiles; default ${default}." placeholder:"DIR"`
 	Derive  bool          `help:"Measure nothing: derive profiles of other devices from those of an H200 in --out."`
 	Seed    uint64        `default:"1" help:"Of the weights; default ${default}."`
+}
+
+func (profileCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"device":  "cpu, gpu, or none, which computes nothing in a given time; default ${default}.",
+		"models":  "Models to measure; default ${default}.",
+		"repeats": "Runs of a batch in a pass; default ${default}.",
+		"passes":  "Passes over all batches; default ${default}.",
+		"longest": "Leave out larger batches once one takes longer; default ${default}.",
+		"budget":  "Time per model, beyond which batches are left out; default ${default}.",
+	}
 }
 
 func (profileCmd) Help() string {
@@ -41,7 +52,8 @@ Models: ` + strings.Join(profile.Names(), ", ") + `
 Examples:
 
     grebe-bench profile --device cpu --threads 2 --models demo,qwen2-0.5b --label amx2 --out sim/profiles
-    grebe-bench profile --device gpu --models qwen2-1.5b,llama3-1b,qwen3-8b,hstu-3,hstu-6 --label h200 --out sim/profiles
+    grebe-bench profile --device gpu --models qwen2-1.5b,llama3-1b,qwen3-8b,hstu-3,hstu-6 \
+        --label h200 --out sim/profiles
     grebe-bench profile --derive --out sim/profiles`
 }
 

@@ -25,26 +25,40 @@ import (
 )
 
 type prototypesCmd struct {
-	Config    string    `short:"c" type:"path" help:"Configuration of the server with the model to measure; default the demo's." placeholder:"FILE"`
+	Config    string    `short:"c" type:"path" placeholder:"FILE"`
 	Model     string    `help:"The model; default the first decoder." placeholder:"NAME"`
-	UsersFile string    `name:"users-file" type:"path" help:"Users (NDJSON), of whom the last --users are not in the pool; default the shop's customers." placeholder:"FILE"`
-	PoolUsers int       `name:"pool-users" default:"2000" want:"at least 1" help:"Users in the pool; default ${default}." placeholder:"N"`
+	UsersFile string    `name:"users-file" type:"path" placeholder:"FILE"`
+	PoolUsers int       `name:"pool-users" default:"2000" want:"at least 1" placeholder:"N"`
 	Users     int       `default:"50" want:"at least 1" help:"Users who are not; default ${default}." placeholder:"N"`
-	Split     string    `default:"test" enum:"test,validation" help:"Which of the shop's customers they are: test, or validation to choose settings by; default ${default}."`
-	Memory    string    `default:"64MiB" want:"a size such as 64MiB" help:"KV of the pool, at most; default ${default}." placeholder:"SIZE"`
+	Split     string    `default:"test" enum:"test,validation"`
+	Memory    string    `default:"64MiB" want:"a size such as 64MiB" placeholder:"SIZE"`
 	Radius    float32   `want:"above 0 and at most 1" help:"Of clusters; default 0.1." placeholder:"R"`
 	Least     int       `want:"at least 1" help:"Users that a cluster occurs with, at least; default 2." placeholder:"N"`
-	Left      []float32 `want:"at least 0 and below 1" help:"What is left of the three sums of a context after a token." placeholder:"X,Y,Z"`
+	Left      []float32 `want:"at least 0 and below 1" placeholder:"X,Y,Z"`
 
 	Many       int     `want:"at least 1" help:"Measure lookups in an index of so many prototypes too." placeholder:"N"`
-	ManyUsers  int     `name:"many-users" default:"20000" want:"at least 1" help:"Users that it is made of; default ${default}." placeholder:"N"`
-	ManyRadius float32 `name:"many-radius" default:"0.02" want:"above 0 and at most 1" help:"Of its clusters, small enough that there are so many; default ${default}." placeholder:"R"`
-	ManyFile   string  `name:"many-file" type:"path" help:"Keep that index in a file, or use the one that is there." placeholder:"FILE"`
+	ManyUsers  int     `name:"many-users" default:"20000" want:"at least 1" placeholder:"N"`
+	ManyRadius float32 `name:"many-radius" default:"0.02" want:"above 0 and at most 1" placeholder:"R"`
+	ManyFile   string  `name:"many-file" type:"path" placeholder:"FILE"`
 	Threads    int     `want:"at least 1 and at most 1024" help:"Lookups at once; default all processors." placeholder:"N"`
 
 	Seed uint64 `default:"1" help:"Of the shop and the samples; default ${default}."`
 	JSON bool   `name:"json" help:"Print JSON."`
 	cli.LogFlags
+}
+
+func (prototypesCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"config":      "Configuration of the server with the model to measure; default the demo's.",
+		"users-file":  "Users (NDJSON), of whom the last --users are not in the pool; default the shop's customers.",
+		"pool-users":  "Users in the pool; default ${default}.",
+		"split":       "Customers of the shop: test, or validation to choose settings by; default ${default}.",
+		"memory":      "KV of the pool, at most; default ${default}.",
+		"left":        "What is left of the three sums of a context after a token.",
+		"many-users":  "Users that it is made of; default ${default}.",
+		"many-radius": "Of its clusters, small enough that there are so many; default ${default}.",
+		"many-file":   "Keep that index in a file, or use the one that is there.",
+	}
 }
 
 func (prototypesCmd) Help() string {

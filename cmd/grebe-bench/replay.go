@@ -17,12 +17,19 @@ import (
 )
 
 type replayCmd struct {
-	Logs     []string `arg:"" optional:"" type:"path" help:"Logs of decisions to replay; default: those that are recorded."`
+	Logs     []string `arg:"" optional:"" type:"path"`
 	Record   string   `type:"path" help:"Record first, with this grebe, which may be an older one." placeholder:"BINARY"`
-	Kinds    []string `help:"Ways to run the server that is recorded; default all but tiers, which needs a GPU." placeholder:"KIND"`
+	Kinds    []string `placeholder:"KIND"`
 	Requests int      `default:"7200" want:"at least 10" help:"Requests of each kind." placeholder:"N"`
 	Seed     uint64   `default:"1" help:"Of the requests." placeholder:"N"`
 	Dir      string   `type:"path" default:"." help:"Folder for logs that are recorded, KIND.log.gz." placeholder:"DIR"`
+}
+
+func (replayCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"logs":  "Logs of decisions to replay; default: those that are recorded.",
+		"kinds": "Ways to run the server that is recorded; default all but tiers, which needs a GPU.",
+	}
 }
 
 func (replayCmd) Help() string {

@@ -15,35 +15,66 @@ import (
 )
 
 type serveCmd struct {
-	URL      string        `name:"url" help:"Address of the server; default ${default}." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	URL      string        `name:"url" default:"http://127.0.0.1:8080" placeholder:"URL"`
 	Model    string        `help:"Model to ask; default the server's only one." placeholder:"NAME"`
 	Rates    []float64     `want:"above 0" help:"Rates of open loops, per second." placeholder:"RATE"`
 	Clients  []int         `want:"at least 1 and at most 4096" help:"Clients of closed loops." placeholder:"N"`
-	Width    int           `want:"at least 1 and at most 8192" default:"128" help:"Beams of a request; default ${default}." placeholder:"N"`
-	Filter   string        `help:"Filter of each request as JSON; items of --make have one of ten values of tenth." placeholder:"JSON"`
-	Rank     int           `want:"at least 1 and at most 10000" help:"Ask for rankings of so many candidates instead." placeholder:"N"`
-	New      int           `want:"at least 1 and at most 10000" help:"New events of its user that each ranking brings." placeholder:"N"`
-	Send     string        `default:"new" enum:"new,append,whole" help:"How: new, beside the user's id; append, stored by a request ahead of it; whole, behind all stored ones in its body; default ${default}."`
-	Users    int           `want:"at least 1" default:"2000" help:"Users of the server, named u0, u1 and so on; default ${default}." placeholder:"N"`
-	Zipf     float64       `want:"above 0" default:"1.05" help:"Exponent of the law that users are drawn by; default ${default}." placeholder:"S"`
-	Length   time.Duration `want:"above 0" default:"20s" help:"Length of each loop; default ${default}." placeholder:"TIME"`
-	Warmup   time.Duration `want:"above 0" default:"2s" help:"Load ahead of each loop that is not counted; default ${default}." placeholder:"TIME"`
-	SLO      time.Duration `name:"slo" want:"above 0" default:"200ms" help:"Within which an answer counts; default ${default}." placeholder:"TIME"`
-	Deadline time.Duration `want:"above 0" help:"Deadline that requests have; default the SLO, or a minute for --clients." placeholder:"TIME"`
-	First    bool          `help:"Time the first request of each kind and size of a server that has just started, and later ones."`
-	Soak     string        `type:"path" help:"Change items and reload the model beside the one rate: the folder of --make that the server serves." placeholder:"DIR"`
-	Reload   time.Duration `want:"above 0" default:"60s" help:"From a reload to the next, with --soak; default ${default}." placeholder:"TIME"`
-	Swap     time.Duration `want:"above 0" default:"20s" help:"From a change of 1,000 items to the next, with --soak; default ${default}." placeholder:"TIME"`
+	Width    int           `want:"at least 1 and at most 8192" default:"128" placeholder:"N"`
+	Filter   string        `placeholder:"JSON"`
+	Rank     int           `want:"at least 1 and at most 10000" placeholder:"N"`
+	New      int           `want:"at least 1 and at most 10000" placeholder:"N"`
+	Send     string        `default:"new" enum:"new,append,whole"`
+	Users    int           `want:"at least 1" default:"2000" placeholder:"N"`
+	Zipf     float64       `want:"above 0" default:"1.05" placeholder:"S"`
+	Length   time.Duration `want:"above 0" default:"20s" placeholder:"TIME"`
+	Warmup   time.Duration `want:"above 0" default:"2s" placeholder:"TIME"`
+	SLO      time.Duration `name:"slo" want:"above 0" default:"200ms" placeholder:"TIME"`
+	Deadline time.Duration `want:"above 0" placeholder:"TIME"`
+	First    bool
+	Soak     string        `type:"path" placeholder:"DIR"`
+	Reload   time.Duration `want:"above 0" default:"60s" placeholder:"TIME"`
+	Swap     time.Duration `want:"above 0" default:"20s" placeholder:"TIME"`
 	Seed     uint64        `default:"1" help:"Of requests and files; default ${default}."`
-	Make     string        `type:"path" help:"Write a model twice with different weights, items, users and grebe.yaml to this folder, and ask nobody." placeholder:"DIR"`
-	Shape    string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b,hstu-tiny,hstu-6x15000" help:"Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b, qwen3-1.7b, or the models of events hstu-tiny and hstu-6x15000; default ${default}."`
-	Ranker   string        `help:"Second model that --make writes, for rankings: qwen2-1.5b or another shape." placeholder:"SHAPE"`
-	Items    int           `want:"at least 1" default:"1000000" help:"Items that --make writes, and that requests with --new name; default ${default}." placeholder:"N"`
-	Codes    int           `want:"at least 1 and at most 65536" default:"512" help:"Codes of each of an item's three levels; default ${default}." placeholder:"N"`
-	Events   int           `want:"at least 1 and at most 20000" help:"Stored events of each user of a model of events; default 300 with hstu-tiny, else 15000." placeholder:"N"`
-	Memory   string        `default:"20GiB" help:"Memory of the device for KV, in grebe.yaml; default ${default}." placeholder:"SIZE"`
+	Make     string        `type:"path" placeholder:"DIR"`
+	Shape    string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b,hstu-tiny,hstu-6x15000"`
+	Ranker   string        `placeholder:"SHAPE"`
+	Items    int           `want:"at least 1" default:"1000000" placeholder:"N"`
+	Codes    int           `want:"at least 1 and at most 65536" default:"512" placeholder:"N"`
+	Events   int           `want:"at least 1 and at most 20000" placeholder:"N"`
+	Memory   string        `default:"20GiB" placeholder:"SIZE"`
 	JSON     bool          `name:"json" help:"Print JSON."`
-	File     string        `type:"path" want:"a file that can be written" help:"Write JSON to this file besides." placeholder:"FILE"`
+	File     string        `type:"path" want:"a file that can be written" placeholder:"FILE"`
+}
+
+func (serveCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"url":    "Address of the server; default ${default}.",
+		"width":  "Beams of a request; default ${default}.",
+		"filter": "Filter of each request as JSON; items of --make have one of ten values of tenth.",
+		"rank":   "Ask for rankings of so many candidates instead.",
+		"new":    "New events of its user that each ranking brings.",
+		"send": "How: new, beside the user's id; append, stored by a request ahead of it; whole, behind all stored ones " +
+			"in its body; default ${default}.",
+		"users":    "Users of the server, named u0, u1 and so on; default ${default}.",
+		"zipf":     "Exponent of the law that users are drawn by; default ${default}.",
+		"length":   "Length of each loop; default ${default}.",
+		"warmup":   "Load ahead of each loop that is not counted; default ${default}.",
+		"slo":      "Within which an answer counts; default ${default}.",
+		"deadline": "Deadline that requests have; default the SLO, or a minute for --clients.",
+		"first":    "Time the first request of each kind and size of a server that has just started, and later ones.",
+		"soak":     "Change items and reload the model beside the one rate: the folder of --make that the server serves.",
+		"reload":   "From a reload to the next, with --soak; default ${default}.",
+		"swap":     "From a change of 1,000 items to the next, with --soak; default ${default}.",
+		"make":     "Write a model twice with different weights, items, users and grebe.yaml to this folder, and ask nobody.",
+		"shape": "Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b, qwen3-1.7b, or the models of events hstu-tiny " +
+			"and hstu-6x15000; default ${default}.",
+		"ranker": "Second model that --make writes, for rankings: qwen2-1.5b or another shape.",
+		"items":  "Items that --make writes, and that requests with --new name; default ${default}.",
+		"codes":  "Codes of each of an item's three levels; default ${default}.",
+		"events": "Stored events of each user of a model of events; default 300 with hstu-tiny, else 15000.",
+		"memory": "Memory of the device for KV, in grebe.yaml; default ${default}.",
+		"file":   "Write JSON to this file besides.",
+	}
 }
 
 func (serveCmd) Help() string {
@@ -55,11 +86,11 @@ another one for each run on the same server.
 
 A soak (--soak) changes 1,000 items and reloads the model with other weights, again and again, while an open loop runs.
 It fails if a request is not answered within its deadline, a change takes no effect, or memory grows by more than a
-sixteenth and 64 MiB between the first and the last fifth of the time. Samples taken during reloads do not count for that.
+sixteenth and 64 MiB between the first and the last fifth of the time. Samples taken during reloads are left out.
 
-With --first one request of each kind goes to a server that has just started: rankings, scores and recommendations of 50,
-128 and 512 beams, for prompts of 8 to 2,048 rows, none of which is cached. Nine more of each follow. A first request
-that takes more than twice the median of those is slow, and the command fails.
+With --first one request of each kind goes to a server that has just started: rankings, scores and recommendations of
+50, 128 and 512 beams, for prompts of 8 to 2,048 rows, none of which is cached. Nine more of each follow. A first
+request that takes more than twice the median of those is slow, and the command fails.
 
 Examples:
 

@@ -9,12 +9,12 @@ import (
 
 type simCheckCmd struct {
 	programFlag
-	Device     string        `default:"cpu" enum:"cpu,gpu,none" help:"cpu, gpu, or none, which computes nothing in a given time; default ${default}."`
-	Nodes      []int         `want:"at least 1 and at most 16" help:"Sizes of clusters on this machine that get the same requests; default 1, a server without one." placeholder:"N"`
-	Threads    int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
-	Model      string        `default:"demo" enum:"demo,llama3-1b,qwen2-0.5b,qwen2-1.5b,qwen3-8b" help:"Model of the server: the demo's, or one of random weights; default ${default}." placeholder:"NAME"`
-	Profile    string        `help:"Profile of this device and model, by name or a .json file; default one is fitted first." placeholder:"NAME"`
-	Shares     []float64     `want:"above 0 and at most 1.5" help:"Rates, as shares of the capacity; default 0.3,0.5,0.7." placeholder:"SHARE"`
+	Device     string        `default:"cpu" enum:"cpu,gpu,none"`
+	Nodes      []int         `want:"at least 1 and at most 16" placeholder:"N"`
+	Threads    int           `want:"at least 1 and at most 1024" placeholder:"N"`
+	Model      string        `default:"demo" enum:"demo,llama3-1b,qwen2-0.5b,qwen2-1.5b,qwen3-8b" placeholder:"NAME"`
+	Profile    string        `placeholder:"NAME"`
+	Shares     []float64     `want:"above 0 and at most 1.5" placeholder:"SHARE"`
 	Length     time.Duration `want:"above 0" help:"Of a rate; default 25s." placeholder:"TIME"`
 	Deadline   time.Duration `want:"above 0" help:"Of a ranking, and the SLO; default 1s." placeholder:"TIME"`
 	Candidates int           `want:"at least 1 and at most 1000" help:"Of a ranking; default 60." placeholder:"N"`
@@ -22,6 +22,17 @@ type simCheckCmd struct {
 	Seed       uint64        `default:"1" help:"Of the requests." placeholder:"N"`
 	Check      bool          `help:"Fail when a prediction is outside the bars."`
 	JSON       bool          `name:"json" help:"Print JSON."`
+}
+
+func (simCheckCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"device":  "cpu, gpu, or none, which computes nothing in a given time; default ${default}.",
+		"nodes":   "Sizes of clusters on this machine that get the same requests; default 1, a server without one.",
+		"threads": "Threads of a CPU; default all cores.",
+		"model":   "Model of the server: the demo's, or one of random weights; default ${default}.",
+		"profile": "Profile of this device and model, by name or a .json file; default one is fitted first.",
+		"shares":  "Rates, as shares of the capacity; default 0.3,0.5,0.7.",
+	}
 }
 
 func (simCheckCmd) Help() string {

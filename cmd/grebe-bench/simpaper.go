@@ -14,11 +14,20 @@ import (
 
 type simPaperCmd struct {
 	Names  []string `arg:"" optional:"" help:"Experiments, or all, or better."`
-	Seeds  int      `want:"at least 1 and at most 100" help:"Runs of each trial with other seeds; default 1, of better 20." placeholder:"N"`
-	First  uint64   `name:"first-seed" want:"at least 1 and at most 1000000" help:"The first seed; default 1, of better 2001: nothing was chosen on those from there on." placeholder:"SEED"`
-	Rates  int      `want:"at least 1 and at most 100" default:"3" help:"Of better: seeds for which the highest rate is searched, which takes many runs; default ${default}." placeholder:"N"`
-	Beauty string   `type:"path" default:"../shared/data/beauty/Beauty.txt" help:"Beauty.txt of Amazon Beauty, for rcllm-local." placeholder:"FILE"`
+	Seeds  int      `want:"at least 1 and at most 100" placeholder:"N"`
+	First  uint64   `name:"first-seed" want:"at least 1 and at most 1000000" placeholder:"SEED"`
+	Rates  int      `want:"at least 1 and at most 100" default:"3" placeholder:"N"`
+	Beauty string   `type:"path" default:"../shared/data/beauty/Beauty.txt" placeholder:"FILE"`
 	JSON   bool     `name:"json" help:"Print JSON."`
+}
+
+func (simPaperCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"seeds":      "Runs of each trial with other seeds; default 1, of better 20.",
+		"first-seed": "The first seed; default 1, of better 2001: nothing was chosen on those from there on.",
+		"rates":      "Of better: seeds for which the highest rate is searched, which takes many runs; default ${default}.",
+		"beauty":     "Beauty.txt of Amazon Beauty, for rcllm-local.",
+	}
 }
 
 func (simPaperCmd) Help() string {

@@ -13,11 +13,18 @@ import (
 
 type tiersCmd struct {
 	Device   string   `default:"auto" want:"one of auto, cpu, cuda" help:"auto, cpu or cuda." placeholder:"DEVICE"`
-	Families []string `want:"one of qwen2, qwen3, llama, hstu, qwen3-fp8" help:"Model families; default all." placeholder:"FAMILY"`
+	Families []string `want:"one of qwen2, qwen3, llama, hstu, qwen3-fp8" placeholder:"FAMILY"`
 	Items    []int    `want:"at least 1" help:"Cached items of a prompt; default 40,100,200,1000." placeholder:"N"`
-	Scratch  []int    `want:"at least 1" help:"Layers that attention's scratch holds at a time; default 1 to 8." placeholder:"N"`
+	Scratch  []int    `want:"at least 1" placeholder:"N"`
 	Layers   int      `want:"at least 1" help:"Layers of the models; default 9." placeholder:"N"`
 	JSON     bool     `name:"json" help:"Print JSON."`
+}
+
+func (tiersCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"families": "Model families; default all.",
+		"scratch":  "Layers that attention's scratch holds at a time; default 1 to 8.",
+	}
 }
 
 func (tiersCmd) Help() string {

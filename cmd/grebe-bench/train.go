@@ -19,12 +19,19 @@ func (trainCmd) Help() string {
 }
 
 type trainAllocatorCmd struct {
-	Out      string `type:"path" default:"policy.bin" want:"a file that can be written" help:"Where the policy goes; default ${default}." placeholder:"FILE"`
+	Out      string `type:"path" default:"policy.bin" want:"a file that can be written" placeholder:"FILE"`
 	Rounds   int    `want:"at least 1" help:"Rounds of serving and learning; default 100." placeholder:"N"`
 	Episodes int    `want:"at least 1" help:"Workloads served per round; default 8." placeholder:"N"`
 	Seed     uint64 `help:"Seed; default 1." placeholder:"N"`
 
-	Predictors string `type:"path" want:"a file that can be written" help:"Instead fit the predictors that the benchmark holds against the policy, and write them here." placeholder:"FILE"`
+	Predictors string `type:"path" want:"a file that can be written" placeholder:"FILE"`
+}
+
+func (trainAllocatorCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"out":        "Where the policy goes; default ${default}.",
+		"predictors": "Instead fit the predictors that the benchmark holds against the policy, and write them here.",
+	}
 }
 
 func (trainAllocatorCmd) Help() string {

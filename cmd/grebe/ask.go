@@ -23,16 +23,23 @@ const maxResponse = 256 << 20
 
 // askFlags are what the client commands have in common.
 type askFlags struct {
-	Server     string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server." placeholder:"URL"`
+	Server     string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" placeholder:"URL"`
 	Model      string        `help:"Name of the model; may be left out when the server has one."`
 	User       string        `xor:"user" help:"Id of a user that the server knows." placeholder:"ID"`
 	UserText   string        `xor:"user" help:"The user in words." placeholder:"TEXT"`
 	History    []string      `xor:"user" help:"Ids of what the user chose, oldest first." placeholder:"ID"`
-	DeadlineMS int           `name:"deadline-ms" want:"at least 0" help:"Deadline in milliseconds; 0 for the server's." placeholder:"MS"`
+	DeadlineMS int           `name:"deadline-ms" want:"at least 0" placeholder:"MS"`
 	Request    string        `help:"Send this file as the request's body; - for standard input." placeholder:"FILE"`
 	JSON       bool          `name:"json" help:"Print the response as JSON even to a terminal."`
 	Timeout    time.Duration `default:"60s" want:"above 0" help:"Give up after this time."`
 	cli.AccessFlags
+}
+
+func (askFlags) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"server":      "Address of the server.",
+		"deadline-ms": "Deadline in milliseconds; 0 for the server's.",
+	}
 }
 
 // askUser is whom a request is for, as JSON.

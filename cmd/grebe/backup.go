@@ -15,8 +15,14 @@ import (
 
 type backupCmd struct {
 	Dir    string `arg:"" type:"path" help:"Folder for the backup. It must not exist." placeholder:"DIR"`
-	Server string `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server, or of any node of a cluster." placeholder:"URL"`
+	Server string `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" placeholder:"URL"`
 	cli.AccessFlags
+}
+
+func (backupCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"server": "Address of the server, or of any node of a cluster.",
+	}
 }
 
 func (backupCmd) Help() string {
@@ -93,9 +99,16 @@ func tellElsewhere(w *cli.World, m *backup.Manifest, err error) error {
 
 type restoreCmd struct {
 	Dir     string `arg:"" type:"path" help:"Folder of the backup." placeholder:"DIR"`
-	Config  string `short:"c" xor:"target" type:"path" help:"Restore into the data_dir of this configuration." placeholder:"FILE"`
-	DataDir string `xor:"target" type:"path" help:"Restore into this folder; default: GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
+	Config  string `short:"c" xor:"target" type:"path" placeholder:"FILE"`
+	DataDir string `xor:"target" type:"path" placeholder:"DIR"`
 	Force   bool   `help:"Replace what the data_dir has, its KV and an embedded coordinator included."`
+}
+
+func (restoreCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"config":   "Restore into the data_dir of this configuration.",
+		"data-dir": "Restore into this folder; default: GREBE_DATA_DIR or ./grebe-data.",
+	}
 }
 
 func (restoreCmd) Help() string {

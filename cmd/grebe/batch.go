@@ -42,10 +42,17 @@ func (c *batchRecommendCmd) Run(w *cli.World) error { return c.answer(w, "recomm
 
 // batchFlags are what the commands have in common.
 type batchFlags struct {
-	File   string `arg:"" type:"path" help:"Requests, one per line, as POST /v1/rank and /v1/recommend take them." placeholder:"FILE"`
+	File   string `arg:"" type:"path" placeholder:"FILE"`
 	Out    string `required:"" type:"path" help:"File for the answers." placeholder:"FILE"`
-	Server string `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server; of a cluster always the same node." placeholder:"URL"`
+	Server string `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" placeholder:"URL"`
 	cli.AccessFlags
+}
+
+func (batchFlags) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"file":   "Requests, one per line, as POST /v1/rank and /v1/recommend take them.",
+		"server": "Address of the server; of a cluster always the same node.",
+	}
 }
 
 func (batchFlags) Help() string {

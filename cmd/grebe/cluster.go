@@ -18,7 +18,7 @@ type clusterCmd struct {
 	Status  clusterStatusCmd  `cmd:"" help:"Show the nodes of a cluster, their state and what moved between them."`
 	Drain   clusterDrainCmd   `cmd:"" help:"Send a node no new requests, such as before it is stopped."`
 	Undrain clusterUndrainCmd `cmd:"" help:"Send a drained node requests again."`
-	Leave   clusterLeaveCmd   `cmd:"" help:"Prepare a process to be stopped: it gets no new requests, until it is started again."`
+	Leave   clusterLeaveCmd   `cmd:"" help:"Prepare a process to be stopped: no new requests until it starts again."`
 }
 
 func (clusterCmd) Help() string {
@@ -33,9 +33,15 @@ Examples:
 
 // clusterFlags are what the commands have in common.
 type clusterFlags struct {
-	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of any process of the cluster." placeholder:"URL"`
+	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" placeholder:"URL"`
 	Timeout time.Duration `default:"10s" want:"above 0" help:"Give up after this time."`
 	cli.AccessFlags
+}
+
+func (clusterFlags) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"server": "Address of any process of the cluster.",
+	}
 }
 
 type clusterStatusCmd struct {

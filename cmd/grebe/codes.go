@@ -24,21 +24,32 @@ import (
 // codesCmd makes semantic IDs.
 type codesCmd struct {
 	Items      string  `arg:"" type:"path" help:"Items, NDJSON, each with an id."`
-	Embeddings string  `type:"path" xor:"rows" help:"One row per item, in the same order: .npy (float16, float32, float64) or .safetensors." placeholder:"FILE"`
+	Embeddings string  `type:"path" xor:"rows" placeholder:"FILE"`
 	Tensor     string  `help:"Tensor of the .safetensors file; default its only one." placeholder:"NAME"`
-	Config     string  `short:"c" type:"path" xor:"rows" help:"Have a model of this configuration compute embeddings of the items' texts." placeholder:"FILE"`
+	Config     string  `short:"c" type:"path" xor:"rows" placeholder:"FILE"`
 	Model      string  `help:"That model; default the only one." placeholder:"NAME"`
 	Out        string  `short:"o" type:"path" help:"Write the items with codes to this file." placeholder:"FILE"`
-	Codebook   string  `type:"path" required:"" help:"The codebook. If the file exists, its items keep their codes and new items are added." placeholder:"FILE"`
+	Codebook   string  `type:"path" required:"" placeholder:"FILE"`
 	Fresh      bool    `help:"Replace an existing codebook. All codes change."`
 	Levels     int     `want:"at least 1 and at most 16" help:"Codes of an item; default 3." placeholder:"N"`
-	Sizes      []int   `want:"at least 1 and at most 65536" help:"Codes of each level, such as 256,256,256; default by the number of items." placeholder:"N"`
-	Balance    float64 `default:"3" want:"at least 1" help:"A code has at most this many times the mean number of items; default ${default}." placeholder:"F"`
+	Sizes      []int   `want:"at least 1 and at most 65536" placeholder:"N"`
+	Balance    float64 `default:"3" want:"at least 1" placeholder:"F"`
 	Seed       uint64  `help:"Seed of random choices; default 0." placeholder:"N"`
-	Collisions string  `default:"resolve" enum:"resolve,report" help:"resolve: each item gets codes of its own. report: items may share codes. Default ${default}."`
+	Collisions string  `default:"resolve" enum:"resolve,report"`
 	Threads    int     `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	JSON       bool    `name:"json" help:"Print the report as JSON."`
 	cli.LogFlags
+}
+
+func (codesCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"embeddings": "One row per item, in the same order: .npy (float16, float32, float64) or .safetensors.",
+		"config":     "Have a model of this configuration compute embeddings of the items' texts.",
+		"codebook":   "The codebook. If the file exists, its items keep their codes and new items are added.",
+		"sizes":      "Codes of each level, such as 256,256,256; default by the number of items.",
+		"balance":    "A code has at most this many times the mean number of items; default ${default}.",
+		"collisions": "resolve: each item gets codes of its own. report: items may share codes. Default ${default}.",
+	}
 }
 
 func (codesCmd) Help() string {

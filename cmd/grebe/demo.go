@@ -20,9 +20,15 @@ type demoCmd struct {
 	Once    bool   `help:"Answer a ranking and a recommendation with each model on standard output and exit."`
 	JSON    bool   `name:"json" help:"With --once: print JSON even to a terminal."`
 	Listen  string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
-	Cluster int    `want:"at least 2 and at most 16" help:"Serve as a cluster of so many processes on this machine, with an etcd." placeholder:"N"`
+	Cluster int    `want:"at least 2 and at most 16" placeholder:"N"`
 	Data    string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
 	cli.LogFlags
+}
+
+func (demoCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"cluster": "Serve as a cluster of so many processes on this machine, with an etcd.",
+	}
 }
 
 func (demoCmd) Help() string {
@@ -89,13 +95,18 @@ Grebe is serving its demo on http://%[1]s/
 %[2]s
 
 Rank some items for a customer (kaya runs, camps and swims; others: rosa, grace, jonas, hugo, dario):
-  curl -s http://%[1]s/v1/rank -d '{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}], "top_k": 3}'
+  curl -s http://%[1]s/v1/rank -d '{"model": "shop", "user": {"id": "kaya"}, "top_k": 3,
+    "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}]}'
 The same by the other model, an HSTU, which reads kaya's purchases and searches as events instead of a text:
-  curl -s http://%[1]s/v1/rank -d '{"model": "shop-hstu", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}], "top_k": 3}'
+  curl -s http://%[1]s/v1/rank -d '{"model": "shop-hstu", "user": {"id": "kaya"}, "top_k": 3,
+    "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}]}'
 For a customer described in words, a question per item (pointwise):
-  curl -s http://%[1]s/v1/rank -d '{"model": "shop-pointwise", "user": {"text": "Ada is into baking. Likes things made by hand and plain, simple design. Pays a fair price.\n\n1 July 2026, searched for \"flour for bread\"\n"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}]}'
+  curl -s http://%[1]s/v1/rank -d '{"model": "shop-pointwise",
+    "user": {"text": "Ada is into baking. Likes plain design.\n\n1 July 2026, searched for \"flour for bread\"\n"},
+    "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}]}'
 Recommend from the whole shop, but for camping, what kaya does not have yet:
-  curl -s http://%[1]s/v1/recommend -d '{"model": "shop", "user": {"id": "kaya"}, "n": 5, "exclude_seen": true, "filter": {"department": ["Camping"]}}'
+  curl -s http://%[1]s/v1/recommend -d '{"model": "shop", "user": {"id": "kaya"}, "n": 5,
+    "exclude_seen": true, "filter": {"department": ["Camping"]}}'
 
 The files are in %[3]s; serve them yourself with
   grebe serve -c %[4]s

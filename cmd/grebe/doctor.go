@@ -18,10 +18,18 @@ import (
 )
 
 type doctorCmd struct {
-	Config  string `short:"c" type:"path" help:"Check this configuration too: models, catalog, addresses." placeholder:"FILE"`
+	Config  string `short:"c" type:"path" placeholder:"FILE"`
 	JSON    bool   `name:"json" help:"Print JSON."`
 	Repair  bool   `help:"Repair a damaged data_dir while no server runs on it, and print what was lost."`
-	DataDir string `type:"path" help:"With --repair: the folder to repair; default: that of the configuration, or GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
+	DataDir string `type:"path" placeholder:"DIR"`
+}
+
+func (doctorCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"config": "Check this configuration too: models, catalog, addresses.",
+		"data-dir": "With --repair: the folder to repair; default: that of the configuration, or GREBE_DATA_DIR or " +
+			"./grebe-data.",
+	}
 }
 
 func (doctorCmd) Help() string {

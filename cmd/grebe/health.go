@@ -12,9 +12,15 @@ import (
 )
 
 type healthCmd struct {
-	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server." placeholder:"URL"`
+	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" placeholder:"URL"`
 	Timeout time.Duration `default:"3s" want:"above 0" help:"Give up after this time."`
 	cli.AccessFlags
+}
+
+func (healthCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"server": "Address of the server.",
+	}
 }
 
 func (healthCmd) Help() string {

@@ -7,24 +7,44 @@ import (
 )
 
 type importCmd struct {
-	Files      []string `arg:"" optional:"" type:"path" help:"Files with one item, user or event per line or row: NDJSON, .csv, .tsv or .parquet, also .gz and .zst; - is standard input." placeholder:"FILE"`
-	From       string   `help:"Import the rows of --query from a database: mysql://user@host/db, postgres://user@host/db, or env:NAME of a variable with the address." placeholder:"URL"`
-	Query      string   `help:"What to import from the database, such as SELECT sku, title FROM products." placeholder:"SQL"`
-	Password   string   `name:"password-file" type:"path" help:"File with the database's password; default: the variable GREBE_SQL_PASSWORD." placeholder:"FILE"`
+	Files      []string `arg:"" optional:"" type:"path" placeholder:"FILE"`
+	From       string   `placeholder:"URL"`
+	Query      string   `placeholder:"SQL"`
+	Password   string   `name:"password-file" type:"path" placeholder:"FILE"`
 	Server     string   `xor:"target" help:"Import through this running server." placeholder:"URL"`
-	Config     string   `short:"c" xor:"target" type:"path" help:"Import into the data_dir of this configuration." placeholder:"FILE"`
-	DataDir    string   `xor:"target" type:"path" help:"Import into this folder; default: GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
-	Kind       string   `default:"" enum:"items,users,events," help:"What the files hold: items, users or events; default: by name, columns or content."`
-	Format     string   `default:"" enum:"ndjson,csv,tsv,parquet," help:"Format of the files: ndjson, csv, tsv or parquet; default: by name. Standard input needs it."`
-	Map        string   `help:"Which column each field comes from, such as id=sku,text=title,attributes.price=price:number; default: columns have the names of fields." placeholder:"FIELD=COLUMN,…"`
+	Config     string   `short:"c" xor:"target" type:"path" placeholder:"FILE"`
+	DataDir    string   `xor:"target" type:"path" placeholder:"DIR"`
+	Kind       string   `default:"" enum:"items,users,events,"`
+	Format     string   `default:"" enum:"ndjson,csv,tsv,parquet,"`
+	Map        string   `placeholder:"FIELD=COLUMN,…"`
 	Separator  string   `help:"Character between the cells of CSV; default: a comma, in .tsv files a tab." placeholder:"C"`
-	Lists      string   `default:";" help:"Text between the elements of a list in one cell; default ${default}. A cell may also be a JSON list." placeholder:"TEXT"`
-	Duplicates string   `default:"bad" enum:"bad,last" help:"What a second record with the same id is: bad, or the last one counts (last)."`
+	Lists      string   `default:";" placeholder:"TEXT"`
+	Duplicates string   `default:"bad" enum:"bad,last"`
 	OnError    string   `default:"stop" enum:"skip,stop" help:"What a bad record does: ${enum}."`
-	DryRun     bool     `help:"Report what would change, what is wrong and what each model could generate, and change nothing."`
-	Restart    bool     `help:"Begin at the start of each file, whatever was imported before."`
-	Force      bool     `help:"Import even if a model is left with fewer than half of the items that it can generate."`
+	DryRun     bool
+	Restart    bool `help:"Begin at the start of each file, whatever was imported before."`
+	Force      bool `help:"Import even if a model is left with fewer than half of the items that it can generate."`
 	cli.AccessFlags
+}
+
+func (importCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"files": "Files with one item, user or event per line or row: NDJSON, .csv, .tsv or .parquet, also .gz and .zst; " +
+			"- is standard input.",
+		"from": "Import the rows of --query from a database: mysql://user@host/db, postgres://user@host/db, or env:NAME " +
+			"of a variable with the address.",
+		"query":         "What to import from the database, such as SELECT sku, title FROM products.",
+		"password-file": "File with the database's password; default: the variable GREBE_SQL_PASSWORD.",
+		"config":        "Import into the data_dir of this configuration.",
+		"data-dir":      "Import into this folder; default: GREBE_DATA_DIR or ./grebe-data.",
+		"kind":          "What the files hold: items, users or events; default: by name, columns or content.",
+		"format":        "Format of the files: ndjson, csv, tsv or parquet; default: by name. Standard input needs it.",
+		"map": "Which column each field comes from, such as id=sku,text=title,attributes.price=price:number; default: " +
+			"columns have the names of fields.",
+		"lists":      "Text between the elements of a list in one cell; default ${default}. A cell may also be a JSON list.",
+		"duplicates": "What a second record with the same id is: bad, or the last one counts (last).",
+		"dry-run":    "Report what would change, what is wrong and what each model could generate, and change nothing.",
+	}
 }
 
 func (importCmd) Help() string {
@@ -51,7 +71,8 @@ Examples:
     grebe import items.ndjson users.ndjson -c grebe.yaml
     grebe import products.csv.gz --map id=sku,text=title,attributes.price=price:number -c grebe.yaml
     grebe import --kind items --on-error skip catalog.parquet --data-dir ./grebe-data
-    grebe import --from mysql://shop@db/shop --query "SELECT sku, title FROM products" --map id=sku,text=title --kind items
+    grebe import --from mysql://shop@db/shop --query "SELECT sku, title FROM products" \
+        --map id=sku,text=title --kind items
     zcat clicks.tsv.gz | grebe import - --format tsv --kind events --server http://127.0.0.1:8080`
 }
 

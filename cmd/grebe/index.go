@@ -26,18 +26,36 @@ type indexCmd struct {
 // prototypeFlags say how a pool of prototypes is made.
 type prototypeFlags struct {
 	Prototypes bool    `help:"Make prototypes of users' histories, for blended prompts, instead of computing items."`
-	Users      int     `name:"prototype-users" default:"20000" want:"at least 1" help:"Most users whose histories are read; default ${default}." placeholder:"N"`
-	Memory     string  `name:"prototype-memory" default:"64MiB" want:"a size such as 64MiB" help:"Most memory for the KV of prototypes; default ${default}." placeholder:"SIZE"`
-	Radius     float32 `name:"prototype-radius" want:"above 0 and at most 1" help:"Largest relative error of keys and values between contexts that share a prototype; default 0.1." placeholder:"R"`
-	Least      int     `name:"prototype-least" want:"at least 1" help:"Fewest users that must share a context; default 2." placeholder:"N"`
-	Fresh      bool    `name:"prototype-fresh" help:"Delete the existing prototypes first; default: keep them and add to them."`
+	Users      int     `name:"prototype-users" default:"20000" want:"at least 1" placeholder:"N"`
+	Memory     string  `name:"prototype-memory" default:"64MiB" want:"a size such as 64MiB" placeholder:"SIZE"`
+	Radius     float32 `name:"prototype-radius" want:"above 0 and at most 1" placeholder:"R"`
+	Least      int     `name:"prototype-least" want:"at least 1" placeholder:"N"`
+	Fresh      bool    `name:"prototype-fresh"`
+}
+
+func (prototypeFlags) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"prototype-users":  "Most users whose histories are read; default ${default}.",
+		"prototype-memory": "Most memory for the KV of prototypes; default ${default}.",
+		"prototype-radius": "Largest relative error of keys and values between contexts that share a prototype; default " +
+			"0.1.",
+		"prototype-least": "Fewest users that must share a context; default 2.",
+		"prototype-fresh": "Delete the existing prototypes first; default: keep them and add to them.",
+	}
 }
 
 // importanceFlags say how it is learned which tokens of items are computed again.
 type importanceFlags struct {
 	Importance bool `help:"Learn which tokens of items to compute again in blended prompts, instead of computing items."`
-	Prompts    int  `name:"importance-prompts" default:"32" want:"at least 1" help:"Prompts to learn from, each of another user if there are enough; default ${default}." placeholder:"N"`
-	Candidates int  `name:"importance-candidates" default:"100" want:"at least 1" help:"Random items in each prompt; default ${default}." placeholder:"N"`
+	Prompts    int  `name:"importance-prompts" default:"32" want:"at least 1" placeholder:"N"`
+	Candidates int  `name:"importance-candidates" default:"100" want:"at least 1" placeholder:"N"`
+}
+
+func (importanceFlags) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"importance-prompts":    "Prompts to learn from, each of another user if there are enough; default ${default}.",
+		"importance-candidates": "Random items in each prompt; default ${default}.",
+	}
 }
 
 // Help has the example that kong prints.
@@ -45,14 +63,14 @@ func (indexCmd) Help() string {
 	return `Computes the keys and values of all items in large batches and stores them in the data folder for the server.
 Items that are stored already are skipped, so a stopped run can be continued. The server must not be running.
 
-A running server computes items by itself while it is idle (cache.ahead), in memory or on disk. With --server, grebe index asks
-it to start now and shows its progress. It does the same with -c if the configuration has no cache.disk.
+A running server computes items by itself while it is idle (cache.ahead), in memory or on disk. With --server, grebe
+index asks it to start now and shows its progress. It does the same with -c if the configuration has no cache.disk.
 
 With --prototypes it reads users' histories instead and makes prototypes: keys and values of history tokens that blended
 prompts reuse. Existing prototypes are kept and added to.
 
-With --importance it ranks random items for some users instead, without reuse. It learns which tokens of items blended prompts
-must compute again.
+With --importance it ranks random items for some users instead, without reuse. It learns which tokens of items
+blended prompts must compute again.
 
 Without a server, items and prototypes need space on disk: cache: {disk: 10GiB} in the configuration.
 

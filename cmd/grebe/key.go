@@ -18,8 +18,15 @@ type keyCmd struct {
 	Roles []string `default:"serve" enum:"serve,catalog,admin" help:"What it opens: ${enum}."`
 	Rate  float64  `want:"at least 0" help:"Requests per second; 0 for no limit." placeholder:"N"`
 	Burst int      `want:"at least 0" help:"Requests at once; 0 for one second's worth." placeholder:"N"`
-	Out   string   `type:"path" help:"Write the key to this new file, which only its owner can read, instead of standard output." placeholder:"FILE"`
-	Add   string   `type:"path" help:"Add what the server needs to know to this file; else it is printed on standard error." placeholder:"FILE"`
+	Out   string   `type:"path" placeholder:"FILE"`
+	Add   string   `type:"path" placeholder:"FILE"`
+}
+
+func (keyCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"out": "Write the key to this new file, which only its owner can read, instead of standard output.",
+		"add": "Add what the server needs to know to this file; else it is printed on standard error.",
+	}
 }
 
 func (keyCmd) Help() string {

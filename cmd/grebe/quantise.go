@@ -18,13 +18,24 @@ import (
 // quantiseCmd reports what 8-bit weights cost and writes a checkpoint of them.
 type quantiseCmd struct {
 	Model     string   `arg:"" type:"path" help:"Folder of the checkpoint." placeholder:"DIR"`
-	Out       string   `short:"o" type:"path" help:"Write a checkpoint to this folder, which must not exist; default: report only." placeholder:"DIR"`
-	Keep      []string `help:"Regular expressions of matrices that keep their format, such as layers\\.0\\." placeholder:"PATTERN"`
-	Calibrate bool     `help:"Run prompts to find the products that rounding changes most, and keep them: at most a tenth of the operations."`
-	ItemsFile string   `name:"items-file" type:"existingfile" help:"Items (NDJSON) whose texts are the prompts of --calibrate; default: a short built-in text." placeholder:"FILE"`
-	Format    string   `default:"int8" enum:"int8,fp8" help:"What --calibrate rounds to: int8 on a CPU, fp8 on a GPU; default ${default}."`
-	JSON      bool     `name:"json" help:"Print JSON."`
+	Out       string   `short:"o" type:"path" placeholder:"DIR"`
+	Keep      []string `placeholder:"PATTERN"`
+	Calibrate bool
+	ItemsFile string `name:"items-file" type:"existingfile" placeholder:"FILE"`
+	Format    string `default:"int8" enum:"int8,fp8"`
+	JSON      bool   `name:"json" help:"Print JSON."`
 	cli.LogFlags
+}
+
+func (quantiseCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"out":  "Write a checkpoint to this folder, which must not exist; default: report only.",
+		"keep": "Regular expressions of matrices that keep their format, such as layers\\.0\\.",
+		"calibrate": "Run prompts to find the products that rounding changes most, and keep them: at most a tenth of the " +
+			"operations.",
+		"items-file": "Items (NDJSON) whose texts are the prompts of --calibrate; default: a short built-in text.",
+		"format":     "What --calibrate rounds to: int8 on a CPU, fp8 on a GPU; default ${default}.",
+	}
 }
 
 // Help has the examples that kong prints.

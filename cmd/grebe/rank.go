@@ -16,9 +16,16 @@ import (
 type rankCmd struct {
 	askFlags
 	Candidates     []string `xor:"candidates" help:"Ids of the items to rank." placeholder:"ID"`
-	CandidatesFile string   `xor:"candidates" type:"path" help:"File with one candidate per line: an id, or an item as JSON." placeholder:"FILE"`
+	CandidatesFile string   `xor:"candidates" type:"path" placeholder:"FILE"`
 	TopK           int      `want:"at least 0" help:"Return only the best K; 0 for all." placeholder:"K"`
-	Prefix         string   `default:"auto" enum:"auto,user,item,none,blend" help:"What comes first and is reused: ${enum}."`
+	Prefix         string   `default:"auto" enum:"auto,user,item,none,blend"`
+}
+
+func (rankCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"candidates-file": "File with one candidate per line: an id, or an item as JSON.",
+		"prefix":          "What comes first and is reused: ${enum}.",
+	}
 }
 
 func (rankCmd) Help() string {

@@ -14,17 +14,31 @@ import (
 
 type recommendCmd struct {
 	askFlags
-	N           int      `short:"n" want:"at least 1 and at most 10000" help:"Items wanted, 1 to 10000; default 10." placeholder:"N"`
-	BeamWidth   int      `want:"at least 1 and at most 4096" help:"Paths kept per round, 1 to 8192; default 128." placeholder:"W"`
-	TopK        int      `want:"at least 1" help:"Continuations of one path that compete per round; default the beam width." placeholder:"K"`
+	N           int      `short:"n" want:"at least 1 and at most 10000" placeholder:"N"`
+	BeamWidth   int      `want:"at least 1 and at most 4096" placeholder:"W"`
+	TopK        int      `want:"at least 1" placeholder:"K"`
 	Exclude     []string `help:"Ids of items not wanted." placeholder:"ID"`
 	ExcludeSeen bool     `help:"Leave out the items of the user's history."`
-	Filter      []string `sep:"none" help:"Only items with one of these values of an attribute, or none of them (NAME!=VALUE), or a number or time in a range (NAME>=X); may come several times." placeholder:"NAME=VALUE"`
-	Quota       []string `sep:"none" help:"At most N results with the same value of an attribute; may come several times." placeholder:"NAME=N"`
-	Boost       []string `sep:"none" help:"Add X to the scores of items with a value of an attribute; may come several times." placeholder:"NAME=VALUE:X"`
-	Temperature float64  `want:"at least 0 and at most 100" help:"Above 0: sample paths without replacement; default 0, the most probable." placeholder:"T"`
-	Fallback    string   `enum:",popular" default:"" help:"popular: items with many events, for users of whom nothing is known." placeholder:"KIND"`
+	Filter      []string `sep:"none" placeholder:"NAME=VALUE"`
+	Quota       []string `sep:"none" placeholder:"NAME=N"`
+	Boost       []string `sep:"none" placeholder:"NAME=VALUE:X"`
+	Temperature float64  `want:"at least 0 and at most 100" placeholder:"T"`
+	Fallback    string   `enum:",popular" default:"" placeholder:"KIND"`
 	Seed        *uint64  `help:"Seed of the samples: equal seeds draw equally." placeholder:"S"`
+}
+
+func (recommendCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"n":          "Items wanted, 1 to 10000; default 10.",
+		"beam-width": "Paths kept per round, 1 to 8192; default 128.",
+		"top-k":      "Continuations of one path that compete per round; default the beam width.",
+		"filter": "Only items with one of these values of an attribute, or none of them (NAME!=VALUE), or a number or " +
+			"time in a range (NAME>=X); may come several times.",
+		"quota":       "At most N results with the same value of an attribute; may come several times.",
+		"boost":       "Add X to the scores of items with a value of an attribute; may come several times.",
+		"temperature": "Above 0: sample paths without replacement; default 0, the most probable.",
+		"fallback":    "popular: items with many events, for users of whom nothing is known.",
+	}
 }
 
 func (recommendCmd) Help() string {

@@ -16,12 +16,21 @@ type serveCmd struct {
 	Listen      *string  `help:"Address of HTTP." placeholder:"HOST:PORT"`
 	AdminListen *string  `help:"Address of /debug and admin calls; empty for none." placeholder:"HOST:PORT"`
 	GRPCListen  *string  `name:"grpc-listen" help:"Address of gRPC; empty for none." placeholder:"HOST:PORT"`
-	Device      *string  `want:"one of auto, cpu, cuda, none" help:"auto, cpu or cuda; none skips all computation, for benchmarks."`
-	Threads     *int     `want:"at least 0 and at most 1024" help:"Threads of the CPU; 0: one for each core, but one fewer if there are eight cores or more."`
+	Device      *string  `want:"one of auto, cpu, cuda, none"`
+	Threads     *int     `want:"at least 0 and at most 1024"`
 	DataDir     *string  `type:"path" help:"Folder for what the server keeps." placeholder:"DIR"`
-	SLOMS       *int     `name:"slo-ms" want:"at least 1 and at most 3600000" help:"Default deadline of a request in milliseconds." placeholder:"MS"`
-	Set         []string `sep:"none" help:"Set any key of the configuration, such as models[0].dtype=f32." placeholder:"KEY=VALUE"`
+	SLOMS       *int     `name:"slo-ms" want:"at least 1 and at most 3600000" placeholder:"MS"`
+	Set         []string `sep:"none" placeholder:"KEY=VALUE"`
 	cli.LogFlags
+}
+
+func (serveCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"device":  "auto, cpu or cuda; none skips all computation, for benchmarks.",
+		"threads": "Threads of the CPU; 0: one for each core, but one fewer if there are eight cores or more.",
+		"slo-ms":  "Default deadline of a request in milliseconds.",
+		"set":     "Set any key of the configuration, such as models[0].dtype=f32.",
+	}
 }
 
 func (serveCmd) Help() string {

@@ -15,10 +15,17 @@ import (
 type simCmd struct {
 	Scenario string  `arg:"" optional:"" type:"existingfile" help:"YAML file that says what to simulate."`
 	Example  bool    `help:"Print a scenario that explains all keys."`
-	Trace    string  `type:"existingfile" help:"Play the requests of this file (NDJSON) instead of the scenario's." placeholder:"FILE"`
+	Trace    string  `type:"existingfile" placeholder:"FILE"`
 	Seed     *uint64 `help:"Seed; the scenario's if absent." placeholder:"N"`
 	JSON     bool    `name:"json" help:"Print JSON."`
-	HTML     string  `name:"html" type:"path" want:"a file that can be written" help:"Write plots to this file." placeholder:"FILE"`
+	HTML     string  `name:"html" type:"path" want:"a file that can be written" placeholder:"FILE"`
+}
+
+func (simCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"trace": "Play the requests of this file (NDJSON) instead of the scenario's.",
+		"html":  "Write plots to this file.",
+	}
 }
 
 func (simCmd) Help() string {

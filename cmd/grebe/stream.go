@@ -12,16 +12,30 @@ type streamCmd struct {
 	Redis       string   `xor:"from" required:"" help:"Redis server, such as localhost:6379." placeholder:"HOST:PORT"`
 	Topic       string   `required:"" help:"Topic of Kafka, or key of a stream of Redis."`
 	Group       string   `default:"grebe" help:"Group of consumers, which share the messages; default ${default}."`
-	Consumer    string   `help:"Name of this consumer in its group. One that is started again under its name goes on at once. Default: the name of this machine with Redis; with Kafka none, and a killed consumer's partitions wait for its session to end."`
-	Kind        string   `required:"" enum:"items,users,events" help:"What the messages are: ${enum}."`
-	Map         string   `help:"Which field of a message each field comes from, as grebe import takes it; default: messages have the form of the API." placeholder:"FIELD=NAME,…"`
-	Lists       string   `default:";" help:"Text between the elements of a list in one text; default ${default}." placeholder:"TEXT"`
-	Server      string   `xor:"target" help:"Write through this running server." placeholder:"URL"`
-	Config      string   `short:"c" xor:"target" type:"path" help:"Write into the data_dir of this configuration." placeholder:"FILE"`
-	DataDir     string   `xor:"target" type:"path" help:"Write into this folder; default: GREBE_DATA_DIR or ./grebe-data." placeholder:"DIR"`
-	DeadLetters string   `required:"" type:"path" help:"File that messages are appended to which cannot be read." placeholder:"FILE"`
-	Metrics     string   `help:"Serve metrics at this address; default: none." placeholder:"HOST:PORT"`
+	Consumer    string
+	Kind        string `required:"" enum:"items,users,events" help:"What the messages are: ${enum}."`
+	Map         string `placeholder:"FIELD=NAME,…"`
+	Lists       string `default:";" placeholder:"TEXT"`
+	Server      string `xor:"target" help:"Write through this running server." placeholder:"URL"`
+	Config      string `short:"c" xor:"target" type:"path" placeholder:"FILE"`
+	DataDir     string `xor:"target" type:"path" placeholder:"DIR"`
+	DeadLetters string `required:"" type:"path" placeholder:"FILE"`
+	Metrics     string `help:"Serve metrics at this address; default: none." placeholder:"HOST:PORT"`
 	cli.AccessFlags
+}
+
+func (streamCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"consumer": "Name of this consumer in its group. One that is started again under its name goes on at once. " +
+			"Default: the name of this machine with Redis; with Kafka none, and a killed consumer's partitions wait for its " +
+			"session to end.",
+		"map": "Which field of a message each field comes from, as grebe import takes it; default: messages have the " +
+			"form of the API.",
+		"lists":        "Text between the elements of a list in one text; default ${default}.",
+		"config":       "Write into the data_dir of this configuration.",
+		"data-dir":     "Write into this folder; default: GREBE_DATA_DIR or ./grebe-data.",
+		"dead-letters": "File that messages are appended to which cannot be read.",
+	}
 }
 
 func (streamCmd) Help() string {
@@ -34,8 +48,10 @@ The metrics grebe_stream_lag and grebe_stream_messages_total{outcome="changed|un
 
 Examples:
 
-    grebe stream --kafka broker:9092 --topic clicks --kind events --dead-letters bad.ndjson --server http://127.0.0.1:8080
-    grebe stream --redis localhost:6379 --topic products --kind items --map id=sku,text=title --dead-letters bad.ndjson`
+    grebe stream --kafka broker:9092 --topic clicks --kind events \
+        --dead-letters bad.ndjson --server http://127.0.0.1:8080
+    grebe stream --redis localhost:6379 --topic products --kind items --map id=sku,text=title \
+        --dead-letters bad.ndjson`
 }
 
 func (c *streamCmd) Run(w *cli.World) error {

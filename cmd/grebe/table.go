@@ -19,12 +19,20 @@ func (tableCmd) Help() string {
 
 type tableImportCmd struct {
 	Table    string   `arg:"" help:"Name of the table, as the configuration has it."`
-	Files    []string `arg:"" type:"path" help:"Rows: .npy (float32, two dimensions), .f32 (numbers row after row) or .ndjson ({\"key\": 17, \"row\": [..]} per line)." placeholder:"FILE"`
-	Config   string   `short:"c" type:"path" xor:"target" help:"Write to the table's store, as this configuration names it." placeholder:"FILE"`
+	Files    []string `arg:"" type:"path" placeholder:"FILE"`
+	Config   string   `short:"c" type:"path" xor:"target" placeholder:"FILE"`
 	Server   string   `xor:"target" help:"Write through this running server." placeholder:"URL"`
 	Dim      int      `want:"at least 1" help:"Numbers of a row; needed with --server." placeholder:"N"`
 	FirstKey uint64   `help:"Key of the first row of .npy and .f32 files; the others follow." placeholder:"N"`
 	cli.AccessFlags
+}
+
+func (tableImportCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"files": "Rows: .npy (float32, two dimensions), .f32 (numbers row after row) or .ndjson ({\"key\": 17, \"row\": " +
+			"[..]} per line).",
+		"config": "Write to the table's store, as this configuration names it.",
+	}
 }
 
 func (tableImportCmd) Help() string {

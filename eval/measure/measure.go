@@ -24,41 +24,66 @@ import (
 
 // Models measures how good rankings and recommendations of models are: its fields are the flags of grebe eval.
 type Models struct {
-	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure; default the demo's." placeholder:"FILE"`
+	Config     string   `short:"c" type:"path" placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
 	Untrained  bool     `help:"A model of random weights instead, whose results must be those of chance."`
-	Ways       []string `want:"one of user, item, auto, blend, pointwise, pointwise-user, pointwise-item, beam, hstu" help:"user, item, auto, blend, pointwise (of which pointwise-user, pointwise-item), beam, hstu; default all that the models can do." placeholder:"WAY"`
-	Target     float64  `name:"blend-target" want:"above 0 and below 1" help:"Find the smallest budgets with which blended prompts reach this share of the whole prompts' NDCG@10." placeholder:"SHARE"`
-	Compare    []string `help:"Measure with each of these and say what changes against the first: words of cpu, plain, avx2, avx512, amx, cuda, f32, bf16, int8, fp8, calibrated, kv-f32, kv-bf16, kv-fp8, batched, cached, joined by +; or files of --json." placeholder:"SETUP"`
+	Ways       []string `want:"one of user, item, auto, blend, pointwise, pointwise-user, pointwise-item, beam, hstu"`
+	Target     float64  `name:"blend-target" want:"above 0 and below 1" placeholder:"SHARE"`
+	Compare    []string `placeholder:"SETUP"`
 	Users      int      `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
-	Skip       int      `want:"at least 0" help:"Leave out so many of the shop's test customers at the beginning, to share them among machines." placeholder:"N"`
+	Skip       int      `want:"at least 0" placeholder:"N"`
 
-	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
-	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers, of another catalog the configuration's users." placeholder:"FILE"`
-	RequestsFile string `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
-	Candidates   int    `want:"at least 2 and at most 10000" help:"Candidates where they are drawn; default 100." placeholder:"N"`
+	ItemsFile    string `name:"items-file" type:"path" placeholder:"FILE"`
+	UsersFile    string `name:"users-file" type:"path" placeholder:"FILE"`
+	RequestsFile string `name:"requests-file" type:"path" placeholder:"FILE"`
+	Candidates   int    `want:"at least 2 and at most 10000" placeholder:"N"`
 
 	Width    int     `want:"at least 1 and at most 4096" help:"Width of beams; default 64." placeholder:"N"`
-	Parallel int     `default:"1" want:"at least 1 and at most 1024" help:"Requests at a time, which are computed in batches; default ${default}." placeholder:"N"`
-	Passes   int     `default:"1" want:"at least 1" help:"How often all is asked; the last answers, from warm caches, are measured; default ${default}." placeholder:"N"`
+	Parallel int     `default:"1" want:"at least 1 and at most 1024" placeholder:"N"`
+	Passes   int     `default:"1" want:"at least 1" placeholder:"N"`
 	Device   *string `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda."`
-	DType    string  `name:"dtype" want:"one of auto, f32, bf16" help:"auto, f32 or bf16, for all models." placeholder:"FORMAT"`
+	DType    string  `name:"dtype" want:"one of auto, f32, bf16" placeholder:"FORMAT"`
 	Yes      string  `default:"yes" help:"With --checkpoint: the token that means yes, for pointwise; default ${default}."`
 	No       string  `default:"no" help:"The token that means no; default ${default}."`
 	Seed     uint64  `default:"1" help:"Of the shop, of drawn candidates and of intervals; default ${default}."`
 	JSON     bool    `name:"json" help:"Print JSON."`
-	HTML     string  `name:"html" type:"path" want:"a file that can be written" help:"Also write one page for a browser." placeholder:"FILE"`
+	HTML     string  `name:"html" type:"path" want:"a file that can be written" placeholder:"FILE"`
 	cli.LogFlags
 }
 
-func (Models) Help() string {
-	return `Asks the same questions in each way: rankings with the user first, the items first, as auto chooses, with blended prompts, and
-pointwise; items of the whole catalog by beam search. Says Recall, MRR, NDCG and HIT with intervals, beside chance, popularity and
-the most recent category; on the built-in shop also beside the best ranking that is possible. Without a model it measures
-those of the demo, which were trained for that shop.
+// FlagHelp has the help texts that are too long for tags.
+func (Models) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"config": "Configuration of the server with the models to measure; default the demo's.",
+		"ways": "user, item, auto, blend, pointwise (of which pointwise-user, pointwise-item), beam, hstu; default all " +
+			"that the models can do.",
+		"blend-target": "Find the smallest budgets with which blended prompts reach this share of the whole prompts' " +
+			"NDCG@10.",
+		"compare": "Measure with each of these and say what changes against the first: words of cpu, plain, avx2, " +
+			"avx512, amx, cuda, f32, bf16, int8, fp8, calibrated, kv-f32, kv-bf16, kv-fp8, batched, cached, joined by +; or " +
+			"files of --json.",
+		"skip":       "Leave out so many of the shop's test customers at the beginning, to share them among machines.",
+		"items-file": "Items (NDJSON); default the configuration's, or the shop's.",
+		"users-file": "Users (NDJSON) whose last item is held out; default the shop's test customers, of another catalog " +
+			"the configuration's users.",
+		"requests-file": "Questions (NDJSON) about these users, with their candidates.",
+		"candidates":    "Candidates where they are drawn; default 100.",
+		"parallel":      "Requests at a time, which are computed in batches; default ${default}.",
+		"passes":        "How often all is asked; the last answers, from warm caches, are measured; default ${default}.",
+		"dtype":         "auto, f32 or bf16, for all models.",
+		"html":          "Also write one page for a browser.",
+	}
+}
 
-With -c and another catalog, the last item of each user of catalog.users, or of --users-file, is held out and is the right answer. For each model that was
-asked in both orders of the prompt it prints which of them to allow, as a line for the configuration.
+func (Models) Help() string {
+	return `Asks the same questions in each way: rankings with the user first, the items first, the order that auto
+chooses, blended prompts and pointwise; items of the whole catalog by beam search. Prints Recall, MRR, NDCG and HIT with
+intervals, and compares them with chance, popularity and the most recent category; on the built-in shop also with the
+best possible ranking. Without a model it measures those of the demo, which were trained for that shop.
+
+With -c and another catalog, the last item of each user of catalog.users, or of --users-file, is held out and is the
+right answer. For each model that was asked in both orders of the prompt it prints which of them to allow, as a line
+for the configuration.
 
 A line of a requests file: {"user": "u1", "candidates": ["i1", "i2"], "chosen": "i2", "next": "i9"}.
 

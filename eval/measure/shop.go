@@ -25,13 +25,23 @@ type Shop struct {
 	Train      int     `default:"20000" want:"at least 0" help:"Customers to train on; default ${default}."`
 	Validation int     `default:"1000" want:"at least 0" help:"Customers to choose settings by; default ${default}."`
 	Test       int     `default:"1000" want:"at least 0" help:"Customers to measure on; default ${default}."`
-	Cuts       int     `default:"4" want:"at least 0" help:"Further questions about each customer to train on, at random places of the history; default ${default}."`
+	Cuts       int     `default:"4" want:"at least 0"`
 	Requests   int     `default:"2000" want:"at least 0" help:"Requests of the trace; default ${default}."`
-	Rate       float64 `default:"20" want:"at least 0.001 and at most 1000000" help:"Requests of the trace per second, on average; default ${default}."`
+	Rate       float64 `default:"20" want:"at least 0.001 and at most 1000000"`
 	Tokenizer  string  `type:"path" help:"tokenizer.json to count tokens with." placeholder:"FILE"`
 	Arrays     bool    `help:"Write arrays of integers for the scripts of training/ instead, with a tokenizer."`
-	ItemsFile  string  `name:"items-file" type:"path" help:"With --arrays: items (NDJSON) with texts, instead of the shop's; who had them is left to the scripts." placeholder:"FILE"`
+	ItemsFile  string  `name:"items-file" type:"path" placeholder:"FILE"`
 	JSON       bool    `name:"json" help:"Print the statistics as JSON."`
+}
+
+// FlagHelp has the help texts that are too long for tags.
+func (Shop) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"cuts": "Further questions about each customer to train on, at random places of the history; default ${default}.",
+		"rate": "Requests of the trace per second, on average; default ${default}.",
+		"items-file": "With --arrays: items (NDJSON) with texts, instead of the shop's; who had them is left to the " +
+			"scripts.",
+	}
 }
 
 func (Shop) Help() string {

@@ -20,30 +20,58 @@ import (
 // Maps compares maps: its fields are the flags of grebe place.
 type Maps struct {
 	File   string   `arg:"" type:"path" help:"Requests: histories, users (NDJSON) or a trace (NDJSON)."`
-	Nodes  int      `short:"n" required:"" want:"at least 1 and at most 1000" help:"Nodes that hold items." placeholder:"N"`
-	Format string   `default:"auto" want:"one of auto, histories, users, requests" help:"Of the file: auto, histories (lines of a user and items), users (as grebe import takes them) or requests (lines with candidates); default ${default}." placeholder:"FORMAT"`
-	Maps   []string `default:"hash,replicate,hot-cold,similar" want:"one of hash, replicate, hot-cold, similar" help:"hash, replicate, hot-cold, similar; default all." placeholder:"MAP"`
+	Nodes  int      `short:"n" required:"" want:"at least 1 and at most 1000" placeholder:"N"`
+	Format string   `default:"auto" want:"one of auto, histories, users, requests" placeholder:"FORMAT"`
+	Maps   []string `want:"one of hash, replicate, hot-cold, similar" placeholder:"MAP"`
 
-	Candidates int     `want:"at least 1 and at most 100000" help:"Make requests of so many items from the held-out ones, one behind the other; default they are as the file has them." placeholder:"N"`
-	Test       float64 `default:"0.2" want:"above 0 and below 1" help:"Share of the requests that maps are measured on; the others make the maps; default ${default}." placeholder:"SHARE"`
-	ItemTokens float64 `default:"32" want:"above 0 and at most 1000000" help:"Tokens of an item; default ${default}." placeholder:"N"`
-	TokenBytes int64   `default:"28672" want:"at least 1 and at most 1000000000" help:"Bytes of KV per token; default ${default} (Qwen2-1.5B in bf16)." placeholder:"BYTES"`
+	Candidates int     `want:"at least 1 and at most 100000" placeholder:"N"`
+	Test       float64 `default:"0.2" want:"above 0 and below 1" placeholder:"SHARE"`
+	ItemTokens float64 `default:"32" want:"above 0 and at most 1000000" placeholder:"N"`
+	TokenBytes int64   `default:"28672" want:"at least 1 and at most 1000000000" placeholder:"BYTES"`
 
-	Remote    float64 `default:"0.1" want:"at least 0 and at most 1" help:"hot-cold: share of item accesses that may go to sharded items; default ${default}." placeholder:"SHARE"`
-	Gbit      float64 `want:"above 0 and at most 1000000" help:"hot-cold: compute that share (BAT's Algorithm 1) for a network of so many Gbit/s; with --prefill-ms." placeholder:"N"`
-	PrefillMs float64 `name:"prefill-ms" want:"above 0 and at most 1000000" help:"Time to prefill a request whose items are cached." placeholder:"MS"`
-	Alpha     float64 `default:"0.5" want:"above 0 and at most 1000" help:"Time for communication that is tolerated, as a share of the prefill time; default ${default}." placeholder:"SHARE"`
-	Formula   string  `default:"corrected" want:"one of corrected, printed" help:"corrected or printed: the paper's formula looks inverted (docs/explain/placement.md); default ${default}." placeholder:"NAME"`
+	Remote    float64 `default:"0.1" want:"at least 0 and at most 1" placeholder:"SHARE"`
+	Gbit      float64 `want:"above 0 and at most 1000000" placeholder:"N"`
+	PrefillMs float64 `name:"prefill-ms" want:"above 0 and at most 1000000" placeholder:"MS"`
+	Alpha     float64 `default:"0.5" want:"above 0 and at most 1000" placeholder:"SHARE"`
+	Formula   string  `default:"corrected" want:"one of corrected, printed" placeholder:"NAME"`
 
-	Hot     float64 `default:"0.001" want:"at least 0 and at most 1" help:"similar: share of the items that all nodes hold; default ${default}." placeholder:"SHARE"`
-	Slots   int     `default:"64" want:"at least 1 and at most 1024" help:"similar: neighbours that the sketch keeps per item, 8 bytes each; default ${default}." placeholder:"N"`
-	Passes  int     `default:"10" want:"at least 1 and at most 1000" help:"similar: passes over the items; default ${default}." placeholder:"N"`
-	HeldOut float64 `name:"local-moves" want:"above 0 and at most 0.5" help:"similar: keep this share of the requests out of the graph, and move items where these requests improve." placeholder:"SHARE"`
+	Hot     float64 `default:"0.001" want:"at least 0 and at most 1" placeholder:"SHARE"`
+	Slots   int     `default:"64" want:"at least 1 and at most 1024" placeholder:"N"`
+	Passes  int     `default:"10" want:"at least 1 and at most 1000" placeholder:"N"`
+	HeldOut float64 `name:"local-moves" want:"above 0 and at most 0.5" placeholder:"SHARE"`
 
-	Current string `type:"path" help:"The map that is in use (a file of --out), for the moves; default hash." placeholder:"FILE"`
-	Out     string `type:"path" help:"Write the maps into this folder, as NAME.map, and the ids of the items as items.txt." placeholder:"DIR"`
+	Current string `type:"path" placeholder:"FILE"`
+	Out     string `type:"path" placeholder:"DIR"`
 	Seed    uint64 `default:"1" help:"Which requests are held out, and of the sketch; default ${default}."`
 	JSON    bool   `name:"json" help:"Print JSON."`
+}
+
+// FlagHelp has the help texts that are too long for tags.
+func (Maps) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"nodes": "Nodes that hold items.",
+		"format": "Of the file: auto, histories (lines of a user and items), users (as grebe import takes them) or " +
+			"requests (lines with candidates); default ${default}.",
+		"maps": "hash, replicate, hot-cold, similar; default all.",
+		"candidates": "Make requests of so many items from the held-out ones, one behind the other; default they are as " +
+			"the file has them.",
+		"test":        "Share of the requests that maps are measured on; the others make the maps; default ${default}.",
+		"item-tokens": "Tokens of an item; default ${default}.",
+		"token-bytes": "Bytes of KV per token; default ${default} (Qwen2-1.5B in bf16).",
+		"remote":      "hot-cold: share of item accesses that may go to sharded items; default ${default}.",
+		"gbit":        "hot-cold: compute that share (BAT's Algorithm 1) for a network of so many Gbit/s; with --prefill-ms.",
+		"prefill-ms":  "Time to prefill a request whose items are cached.",
+		"alpha":       "Time for communication that is tolerated, as a share of the prefill time; default ${default}.",
+		"formula": "corrected or printed: the paper's formula looks inverted (docs/explain/placement.md); default " +
+			"${default}.",
+		"hot":    "similar: share of the items that all nodes hold; default ${default}.",
+		"slots":  "similar: neighbours that the sketch keeps per item, 8 bytes each; default ${default}.",
+		"passes": "similar: passes over the items; default ${default}.",
+		"local-moves": "similar: keep this share of the requests out of the graph, and move items where these requests " +
+			"improve.",
+		"current": "The map that is in use (a file of --out), for the moves; default hash.",
+		"out":     "Write the maps into this folder, as NAME.map, and the ids of the items as items.txt.",
+	}
 }
 
 // Help has the examples that kong prints.
@@ -146,6 +174,9 @@ func (c *Maps) compare(w *cli.World, t *trace, current *placement.Map) (*Report,
 		}
 	}
 	maps := map[string]*placement.Map{}
+	if len(c.Maps) == 0 {
+		c.Maps = []string{"hash", "replicate", "hot-cold", "similar"}
+	}
 	for _, name := range slices.Compact(slices.Clone(c.Maps)) {
 		m, err := b.build(w, name)
 		if err != nil {

@@ -13,9 +13,16 @@ import (
 // see command lines.
 type AccessFlags struct {
 	KeyFile string `type:"path" help:"File with the API key; default: the variable GREBE_API_KEY." placeholder:"FILE"`
-	CA      string `name:"ca" type:"path" help:"PEM file of the CA certificates that the server's certificate is checked against." placeholder:"FILE"`
+	CA      string `name:"ca" type:"path" placeholder:"FILE"`
 	Cert    string `type:"path" help:"PEM file of the client certificate; its key is in --cert-key." placeholder:"FILE"`
 	CertKey string `type:"path" help:"PEM file of that certificate's key." placeholder:"FILE"`
+}
+
+// FlagHelp has the help texts that are too long for tags.
+func (AccessFlags) FlagHelp() Texts {
+	return Texts{
+		"ca": "PEM file of the CA certificates that the server's certificate is checked against.",
+	}
 }
 
 // Client returns an HTTP client that sends the key, if there is one.

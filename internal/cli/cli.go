@@ -77,6 +77,7 @@ func ExecSelf(env []string) error {
 func Parser(name, description string, commands any, w *World, options ...kong.Option) *kong.Kong {
 	all := append([]kong.Option{
 		kong.Name(name), kong.Description(description), kong.Writers(w.Stdout, w.Stderr), kong.Bind(w),
+		kong.PostBuild(func(k *kong.Kong) error { return longHelp(k.Model.Node) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
 	}, options...)
 	parser, err := kong.New(commands, all...)
