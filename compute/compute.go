@@ -17,7 +17,20 @@
 // keeps the first failure and returns it from Logits, Project and Hidden.
 package compute
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNoMemory says that a device has no memory left for what was to be computed. Nothing of it is under way, and what
+// takes less memory may succeed.
+var ErrNoMemory = errors.New("compute: the device is out of memory")
+
+// Trimmer is a Runner that keeps memory from batch to batch, so as not to take it again.
+type Trimmer interface {
+	// Trim gives back what the next batch can take again. Results of the last batch are lost.
+	Trim()
+}
 
 // DType is a number format of stored values.
 type DType uint8

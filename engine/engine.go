@@ -26,6 +26,8 @@ import (
 var (
 	ErrTooLarge = errors.New("engine: the request is larger than a batch")
 	ErrClosed   = errors.New("engine: closed")
+	// ErrNoMemory says that the device has no memory for a job, even alone.
+	ErrNoMemory = compute.ErrNoMemory
 	// ErrLost says that the device does no more work: it has to be opened again, with all that lay on it.
 	ErrLost = errors.New("engine: the device is lost")
 
@@ -166,6 +168,7 @@ type Engine struct {
 	tasks  []task        // of the call of Run
 	paused time.Duration // since Run was called
 	pass   pass
+	room   room
 }
 
 // New opens a runner on dev. The caller MUST Close the engine, before the model.
@@ -305,16 +308,22 @@ func (e *Engine) run(jobs []*Job, out []Outcome, pause func()) {
 			out[i].Err = err
 			continue
 		}
-		e.tasks = append(e.tasks, task{job: j, out: &out[i], rows: n})
+		e.tasks = append(e.tasks, task{job: j, out: &out[i], rows: n, shared: out[i].Shared})
 	}
 	for left := e.tasks; len(left) > 0; {
 		n := e.group(left)
-		if err := e.runTasks(left[:n], start); err != nil && n > 1 && !errors.Is(err, ErrLost) && anyBlends(left[:n]) {
+		err := e.runTasks(left[:n], start)
+		switch {
+		case err == nil || errors.Is(err, ErrLost):
+		case errors.Is(err, ErrNoMemory):
+			err = e.runSmaller(left[:n], start)
+		case n > 1 && anyBlends(left[:n]):
 			for i := range n { // what stands in for tokens is known late, and one job's may be wrong: the others are answered
-				*left[i].out = Outcome{}
+				left[i].again()
 				_ = e.runTasks(left[i:i+1], start) // its outcome has it
 			}
 		}
+		e.room.ran(n, err)
 		left = left[n:]
 	}
 }

@@ -44,7 +44,12 @@ type task struct {
 	out  *Outcome
 	base int // its first segment in the batch
 	rows int // that it computes, in the first layer at least
+
+	shared Shared // before it ran
 }
+
+// again forgets the outcome of a task that is run again.
+func (t *task) again() { *t.out = Outcome{Result: Result{Shared: t.shared}} }
 
 const (
 	chunkAlign = 256

@@ -95,6 +95,7 @@ func (e *Engine) group(tasks []task) int {
 		like, widest := alike(tasks)
 		most = min(evenly(like, widest), e.opt.MaxTokens/widest)
 	}
+	most = min(most, e.room.most())
 	for i := 1; i < len(tasks) && n < most; i++ {
 		s := tasks[i].job.Search
 		if rows+tasks[i].rows > e.opt.MaxTokens || !tasks[i].job.Blend.with(tasks[0].job.Blend) ||

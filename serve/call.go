@@ -164,6 +164,9 @@ func (s *Service) explain(c *call, err error) error {
 			"longer deadline_ms",
 			c.deadline.Milliseconds())
 	}
+	if errors.Is(err, engine.ErrNoMemory) {
+		s.log.Warn("the device has no memory left for a request, even alone", "op", c.op, "model", c.model.Name, "error", err)
+	}
 	if e.code == Internal {
 		s.log.Error("a job failed", "op", c.op, "model", c.model.Name, "error", err)
 	}

@@ -116,6 +116,8 @@ func AsError(err error) *Error {
 		return Errorf(TooLarge, "", "%s", strings.TrimPrefix(err.Error(), "engine: "))
 	case errors.Is(err, engine.ErrLost):
 		return Errorf(Unavailable, "", "the device is lost and being opened again")
+	case errors.Is(err, engine.ErrNoMemory):
+		return Errorf(Unavailable, "", "the device has no memory left for the request: ask again later, or for less")
 	case errors.Is(err, engine.ErrClosed):
 		return Errorf(Unavailable, "", "the model is shutting down")
 	case errors.Is(err, context.Canceled):

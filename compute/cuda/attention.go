@@ -151,8 +151,18 @@ func newTensor(r *runner) (*tensor, error) {
 		most = n
 	}
 	layer := r.bufs.rows * attend.SlotBytes(s)
-	t := &tensor{r: r, buffers: max(1, min(s.Layers, most/layer))}
-	t.gathers.layers, t.gathers.buffers = s.Layers, t.buffers
+	buffers := max(1, min(s.Layers, most/layer))
+	t, err := r.tensorOf(buffers)
+	for ; driver.OutOfMemory(err) && buffers > 1; t, err = r.tensorOf(buffers) {
+		buffers /= 2 // more launches, less memory
+	}
+	return t, err
+}
+
+// tensorOf returns one with scratch for so many layers.
+func (r *runner) tensorOf(buffers int) (*tensor, error) {
+	t := &tensor{r: r, buffers: buffers}
+	t.gathers.layers, t.gathers.buffers = r.shape.Layers, t.buffers
 	cfg, err := r.attendConfig()
 	if err != nil {
 		return nil, err

@@ -101,6 +101,8 @@ type op struct {
 	perHead bool
 }
 
+var errNoBatch = errors.New("cuda: no batch was begun")
+
 func checkShape(s *compute.Shape, maxRows int) error {
 	if s.Pointwise != nil && maxRows > 0 {
 		return s.CheckPointwise()
@@ -118,7 +120,7 @@ func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 		return nil, err
 	}
 	s.Rope.InvFreq = slices.Clone(s.Rope.InvFreq)
-	r := &runner{dev: d, shape: s, max: maxRows, err: errors.New("cuda: no batch was begun")}
+	r := &runner{dev: d, shape: s, max: maxRows, err: errNoBatch}
 	defer d.c.Leave()
 	err := d.c.Enter()
 	if err == nil {

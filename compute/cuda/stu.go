@@ -29,18 +29,22 @@ type sums struct {
 	fills  bool              // vectors of the batch are being filled from caches, ahead of its operations
 }
 
-func (s *sums) open(d *device, rows, stride int) (err error) {
-	if s.indices != 0 {
+func (s *sums) open(d *device, rows, stride int) error {
+	if s.index != nil {
 		return nil
 	}
 	s.rows, s.stride = rows, stride
-	if s.index == nil {
-		if s.index, err = d.c.AllocHost(4 * maxParts * rows); err != nil {
-			return err
-		}
+	indices, err := d.alloc(4 * maxParts * rows)
+	if err != nil {
+		return err
 	}
-	s.indices, err = d.alloc(4 * maxParts * rows)
-	return err
+	if s.index, err = d.c.AllocHost(4 * maxParts * rows); err != nil {
+		s.index = nil
+		d.free(indices)
+		return err
+	}
+	s.indices = indices
+	return nil
 }
 
 // room makes room for vectors of a part. Columns beyond the model's stay zeros.

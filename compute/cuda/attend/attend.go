@@ -229,13 +229,15 @@ func (a *Attention) growList(words int) error {
 	if err != nil {
 		return err
 	}
+	a.epoch++
+	if a.list, err = a.c.Alloc(words * wordBytes); err != nil {
+		return err
+	}
 	if a.pinned, err = a.c.AllocHost(words * wordBytes); err != nil {
 		return err
 	}
 	a.words = unsafe.Slice((*int32)(unsafe.Pointer(&a.pinned.Bytes[0])), words)
-	a.epoch++
-	a.list, err = a.c.Alloc(words * wordBytes)
-	return err
+	return nil
 }
 
 // growScratch makes room for slots slots. Values in the scratch are finite, whoever writes them there:
@@ -321,7 +323,11 @@ func (a *Attention) BeginLeft(s *driver.Stream, b *compute.Batch, left []int32, 
 	p.build(b, left, held, tileRows/a.group)
 	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors, a.maxPartials())
 	if int(p.slots) > a.cfg.Slots {
-		if err := a.Reserve(int(p.slots) + int(p.slots)/4); err != nil {
+		err := a.Reserve(int(p.slots) + int(p.slots)/4)
+		if driver.OutOfMemory(err) {
+			err = a.Reserve(int(p.slots))
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -90,12 +90,14 @@ func (a *Attention) growReceiver(words int) error {
 	if err != nil {
 		return err
 	}
+	if r.list, err = a.c.Alloc(words * wordBytes); err != nil {
+		return err
+	}
 	if r.pinned, err = a.c.AllocHost(words * wordBytes); err != nil {
 		return err
 	}
 	r.words = unsafe.Slice((*int32)(unsafe.Pointer(&r.pinned.Bytes[0])), words)
-	r.list, err = a.c.Alloc(words * wordBytes)
-	return err
+	return nil
 }
 
 func (r *receiver) close(c *driver.Context) error {

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/ebitengine/purego"
+
+	"grebe/compute"
 )
 
 // Error is what a call of the driver returned.
@@ -21,6 +23,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("driver: %s: %s (%d)", e.Call, e.Text, e.Code) }
+
+// Is makes an error that says that memory is used up a compute.ErrNoMemory.
+func (e *Error) Is(target error) bool { return target == compute.ErrNoMemory && e.Code == outOfMemory }
 
 // OutOfMemory reports whether err says that a GPU's memory, or pinned memory, is used up.
 func OutOfMemory(err error) bool {
