@@ -155,6 +155,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 		return err
 	}
 	end()
+	describeGPUs(a.devices, a.log)
 	a.device = a.devices[0]
 	a.openTurns(cfg.Workers)
 	if err := a.countDevices(); err != nil {

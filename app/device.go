@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"grebe/compute/null"
 	"grebe/engine"
 	"grebe/internal/config"
+	"grebe/internal/human"
 	"grebe/model"
 )
 
@@ -83,6 +85,27 @@ func OpenDevices(cfg *config.Config, log *slog.Logger) ([]compute.Device, error)
 		return nil, fmt.Errorf("device cuda: a GPU for each of %d workers: %w", cfg.Workers, err)
 	}
 	return all, nil
+}
+
+// describeGPUs logs which GPUs are used, and how others share them.
+func describeGPUs(devices []compute.Device, log *slog.Logger) {
+	for i, d := range devices {
+		gpu, ok := d.(cuda.Device)
+		if !ok {
+			continue
+		}
+		info := gpu.Context().Info()
+		free, total := d.Memory().Sizes()
+		attrs := []any{"gpu", i, "name", info.Name, "uuid", info.Sharing.UUID, "multiprocessors", info.Processors,
+			"free", human.Bytes(free), "total", human.Bytes(total)}
+		if how := info.Sharing.String(); how != "" {
+			attrs = append(attrs, "shared", how)
+		}
+		if visible := os.Getenv("CUDA_VISIBLE_DEVICES"); visible != "" {
+			attrs = append(attrs, "cuda_visible_devices", visible)
+		}
+		log.Info("gpu", attrs...)
+	}
 }
 
 // countDevices reports how long each GPU has work, and how much of its memory is in use.

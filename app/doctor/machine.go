@@ -161,9 +161,17 @@ func (m *machine) gpu(r *Report) bool {
 
 // openGPUs opens the GPUs as the server does.
 func openGPUs(r *Report) {
+	visible := os.Getenv("CUDA_VISIBLE_DEVICES")
+	if visible != "" {
+		r.add("cuda", Info, "", "CUDA_VISIBLE_DEVICES is %s: other GPUs are not used", visible)
+	}
 	n, err := driver.Count()
 	if err != nil {
-		r.add("cuda", Warn, "bring driver and libraries to versions that fit: CUDA 12 or 13", "%v", err)
+		remedy := "bring driver and libraries to versions that fit: CUDA 12 or 13"
+		if visible != "" {
+			remedy = "does CUDA_VISIBLE_DEVICES name a GPU or MIG instance that nvidia-smi -L lists? Otherwise " + remedy
+		}
+		r.add("cuda", Warn, remedy, "%v", err)
 		return
 	}
 	compiler, err1 := driver.CompilerVersion()
@@ -187,6 +195,11 @@ func openGPUs(r *Report) {
 		r.add("cuda", status, remedy, "GPU %d: %s, compute capability %d.%d, %d GiB; driver for CUDA %d.%d, NVRTC %s, "+
 			"cuBLASLt %d",
 			i, g.Name, g.Arch/10, g.Arch%10, g.Memory>>30, g.Driver/1000, g.Driver%1000/10, compiler, matrix)
+		how := g.Sharing.String()
+		if how == "" {
+			how = "not divided by MIG or MPS"
+		}
+		r.add("cuda", OK, "", "GPU %d: %s, %s", i, g.Sharing.UUID, how)
 		if err := c.Close(); err != nil {
 			r.add("cuda", Warn, "", "GPU %d: %v", i, err)
 		}

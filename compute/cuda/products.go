@@ -43,6 +43,9 @@ func loadTuned(i driver.Info) (*tuned, error) {
 	t := &tuned{best: map[string]timed{}}
 	if dir := kernels.CacheDir(); dir != "" {
 		name := regexp.MustCompile(`[^A-Za-z0-9]+`).ReplaceAllString(i.Name, "-")
+		if i.Sharing.MPS && i.Sharing.Threads != "" { // a part of the GPU is another one
+			name += fmt.Sprint("-", i.Processors)
+		}
 		t.path = filepath.Join(dir, fmt.Sprintf("products-%s-%d.json", name, version))
 		if data, err := os.ReadFile(t.path); err == nil {
 			_ = json.Unmarshal(data, &t.best) // a damaged file is measured anew

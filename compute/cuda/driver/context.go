@@ -130,6 +130,7 @@ type Info struct {
 	L2           int
 	SharedMemory int // the most that a block may use, in bytes
 	Driver       int // 1000·major + 10·minor of the newest CUDA that the driver knows
+	Sharing      Sharing
 }
 
 // Count returns the number of GPUs.
@@ -190,6 +191,7 @@ func (c *Context) describe() error {
 		*a.to = int(v)
 	}
 	c.info.Arch = 10*major + minor
+	c.info.Sharing = c.share()
 	return err
 }
 

@@ -11,6 +11,7 @@ var cu struct {
 	deviceCount          symbol `c:"cuDeviceGetCount"`
 	deviceGet            symbol `c:"cuDeviceGet"`
 	deviceName           symbol `c:"cuDeviceGetName"`
+	deviceUUID           symbol `c:"cuDeviceGetUuid_v2"`
 	deviceAttribute      symbol `c:"cuDeviceGetAttribute"`
 	deviceMemory         symbol `c:"cuDeviceTotalMem_v2"`
 	contextRetain        symbol `c:"cuDevicePrimaryCtxRetain"`

@@ -35,9 +35,17 @@ func (g *GPU) call(name string, a []uintptr) int32 {
 	case "cuDeviceGet":
 		set(a[0], int32(0))
 	case "cuDeviceGetName":
-		copy(unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&a[0]))), a[1]), "simulated\x00")
+		copy(unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&a[0]))), a[1]), g.Name+"\x00")
+	case "cuDeviceGetUuid_v2":
+		id := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&a[0]))), 16)
+		for i := range id {
+			id[i] = byte(i)
+		}
 	case "cuDeviceGetAttribute":
 		set(a[0], attributes[a[1]])
+		if a[1] == 133 && g.MPS {
+			set(a[0], int32(1))
+		}
 	case "cuDeviceTotalMem_v2":
 		set(a[0], int64(memoryBytes))
 	case "cuDevicePrimaryCtxRetain":

@@ -25,6 +25,9 @@ import (
 // GPU is a simulated one. Its methods are for one goroutine, but for Bytes, which is for kernels. The driver's calls
 // may come from several, such as those of finalizers.
 type GPU struct {
+	// Name is the device's, and MPS whether its contexts are shared through MPS.
+	Name string
+	MPS  bool
 	// Kernels are executed for launches, by the C name of the kernel.
 	Kernels map[string]func(*Launch)
 	// Fail, if it is not nil, is asked ahead of each call: a code other than 0 makes the call fail with it.
@@ -105,10 +108,9 @@ type graph struct{ ops []op }
 
 // New replaces the libraries of package driver by a simulation. The caller MUST Close it.
 func New() *GPU {
-	g := &GPU{Kernels: map[string]func(*Launch){}, streams: map[uintptr]*stream{0: {}}, events: map[uintptr]*event{},
-		graphs: map[uintptr]*graph{}, programs: map[uintptr]*program{}, modules: map[uintptr]*program{},
-		kernels: map[uintptr]*kernel{},
-		others:  map[uintptr]string{}, next: 1 << 8}
+	g := &GPU{Name: "simulated", Kernels: map[string]func(*Launch){}, streams: map[uintptr]*stream{0: {}},
+		events: map[uintptr]*event{}, graphs: map[uintptr]*graph{}, programs: map[uintptr]*program{},
+		modules: map[uintptr]*program{}, kernels: map[uintptr]*kernel{}, others: map[uintptr]string{}, next: 1 << 8}
 	g.undo = driver.SetHook(func(call string, args []uintptr, _ func() int32) int32 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
