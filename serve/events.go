@@ -107,25 +107,39 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 
 // sequence reads a user's events: the stored ones once, and those of the request each time.
 func (e *events) sequence(s *Service, c *call, u *grebev1.User) *sequence {
-	stored := &sequence{}
-	// Rows by identifier change with the catalog's items; times are used where all rows are computed again anyway.
-	if c.stored == nil || !e.model.Named() || e.model.Config().Recomputes() != "" {
-		e.read(s, stored, listed(u))
-	} else if known, ok := e.known.get(c.stored); ok {
-		stored = known
-	} else {
-		e.read(s, stored, listed(u))
-		e.known.put(c.stored, stored)
-		if now, ok := s.catalog.User(u.Id); !ok || now != c.stored { // it may have been deleted before put
-			e.known.forget(u.Id)
-		}
-	}
+	stored := e.stored(s, c, u)
 	if len(u.NewEvents) == 0 {
 		return stored
 	}
 	all := &sequence{tokens: make([]int32, 0, len(stored.tokens)+len(u.NewEvents)), unknown: stored.unknown}
 	all.tokens, all.times = append(all.tokens, stored.tokens...), slices.Clone(stored.times)
 	e.read(s, all, u.NewEvents)
+	return all
+}
+
+// stored reads a user's events but the new ones.
+func (e *events) stored(s *Service, c *call, u *grebev1.User) *sequence {
+	// Rows by identifier change with the catalog's items; times are used where all rows are computed again anyway.
+	if c.stored == nil || !e.model.Named() || e.model.Config().Recomputes() != "" {
+		all := &sequence{}
+		e.read(s, all, listed(u))
+		return all
+	}
+	known, rest, ok := e.known.get(c.stored)
+	if ok && len(rest) == 0 {
+		return known
+	}
+	all := &sequence{}
+	if ok {
+		all.tokens, all.unknown = slices.Clone(known.tokens), known.unknown
+	} else {
+		rest = listed(c.stored)
+	}
+	e.read(s, all, rest)
+	e.known.put(c.stored, all)
+	if now, ok := s.catalog.User(u.Id); !ok || now != c.stored { // it may have been deleted before put
+		e.known.forget(u.Id)
+	}
 	return all
 }
 

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"container/list"
+	"slices"
 	"sync"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -10,8 +11,9 @@ import (
 // sequences has what the events of stored users are for a model, so that a request looks up the items of its new
 // events only. The least recently used ones leave when there are too many events.
 //
-// The catalog's users never change: a changed user is another message. So a sequence serves as long as the catalog
-// returns the message that it was made of. Deleted users are forgotten by their id.
+// The catalog's users and events never change: a changed user is another message, of which the first events are those
+// of the one before if events were appended. So a sequence serves as far as a user has the events that it was made of.
+// Deleted users are forgotten by their id.
 type sequences struct {
 	most int // events
 
@@ -37,16 +39,25 @@ type sequence struct {
 // mostSequenced is the most events that sequences has, of 4 bytes each.
 const mostSequenced = 32 << 20
 
-// get returns the sequence of a stored user, which MUST NOT be changed.
-func (q *sequences) get(u *grebev1.User) (*sequence, bool) {
+// get returns a sequence of a stored user, which MUST NOT be changed, and the user's events behind those that it is of.
+func (q *sequences) get(u *grebev1.User) (s *sequence, rest []*grebev1.Event, ok bool) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	e := q.byUser[u.Id]
-	if e == nil || e.Value.(*remembered).user != u {
-		return nil, false
+	if e == nil {
+		q.mu.Unlock()
+		return nil, nil, false
 	}
 	q.used.MoveToFront(e)
-	return &e.Value.(*remembered).sequence, true
+	r := e.Value.(*remembered)
+	q.mu.Unlock()
+	if r.user == u {
+		return &r.sequence, nil, true
+	}
+	n := len(r.user.Events)
+	if n == 0 || n > len(u.Events) || !slices.Equal(r.user.Events, u.Events[:n]) { // messages, not what they say
+		return nil, nil, false
+	}
+	return &r.sequence, u.Events[n:], true
 }
 
 // put remembers the sequence of a stored user.

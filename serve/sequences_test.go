@@ -10,17 +10,18 @@ import (
 )
 
 // A request with new events does not look at the stored ones again: they are spoilt behind the catalog's back, and the
-// answer stays. A change of the user is read, and a deleted user is forgotten.
+// answer stays. Of a user that grew only the events behind are read, and of one that changed otherwise all. Deleted
+// users are forgotten.
 func TestStoredEventsAreReadOnce(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 48, Layers: 1, Heads: 2, HeadDim: 16, Items: 300, MaxSeqLen: 600,
 		Seed: 1}))
 	w := newEventWorld(t, dir, "f32", 4000)
-	store := func(n int) {
+	store := func(n, first int) {
 		t.Helper()
 		more := w.events(n)
 		for i := range more {
-			more[i].Time = int64(1_600_000_000 + i)
+			more[i].Time = int64(first + i)
 		}
 		must(t, w.catalog.Apply([]catalog.Op{{AppendEvents: &grebev1.AppendEventsRequest{Id: "u", Events: more}}})[0].Err)
 	}
@@ -34,7 +35,7 @@ func TestStoredEventsAreReadOnce(t *testing.T) {
 		must(t, err)
 		return resp
 	}
-	store(400)
+	store(400, 1_600_000_000)
 	want := rank()
 	known, _ := w.catalog.User("u")
 	for _, e := range known.Events {
@@ -46,12 +47,16 @@ func TestStoredEventsAreReadOnce(t *testing.T) {
 			t.Fatalf("result %d is %v, want %v: stored events were read again", i, a, b)
 		}
 	}
-	store(7)
-	if n := rank().Usage.UserTokens; n != 7+3 { // the spoilt ones are unknown now
-		t.Errorf("the changed user has %d events, want 10", n)
+	store(7, 2_000_000_000)
+	if n := rank().Usage.UserTokens; n != 400+7+3 {
+		t.Errorf("with events appended the user has %d, want 410", n)
 	}
-	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 1 || r.known.events != 7 {
-		t.Errorf("%d users with %d events are remembered, want one with 7", len(r.known.byUser), r.known.events)
+	store(1, 1_500_000_000)
+	if n := rank().Usage.UserTokens; n != 7+1+3 { // the spoilt ones are unknown now
+		t.Errorf("with an event ahead of the others the user has %d, want 11: those that are known", n)
+	}
+	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 1 || r.known.events != 7+1 {
+		t.Errorf("%d users with %d events are remembered, want one with 8", len(r.known.byUser), r.known.events)
 	}
 	must(t, w.cached.ForgetUser("u"))
 	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 0 || r.known.events != 0 {
@@ -93,13 +98,13 @@ func TestSequencesAreBounded(t *testing.T) {
 	}
 	put("a", 4)
 	put("b", 4)
-	if _, ok := q.get(users["a"]); !ok {
+	if _, _, ok := q.get(users["a"]); !ok {
 		t.Fatal("a is not remembered")
 	}
 	put("c", 4)
 	put("d", 11)
 	for id, want := range map[string]bool{"a": true, "b": false, "c": true, "d": false} {
-		if _, ok := q.get(users[id]); ok != want {
+		if _, _, ok := q.get(users[id]); ok != want {
 			t.Errorf("%s is remembered: %v, want %v", id, ok, want)
 		}
 	}
