@@ -73,10 +73,14 @@ func (o *once) reset(tasks []task) {
 // takesPart reports whether a job's segments may be shared.
 func (j *Job) takesPart() bool { return j.Once && j.Blend == nil && j.Search == nil && j.Beams == nil }
 
+// hashed is how many tokens of a segment find hashes, the last ones: long histories that end alike are compared.
+const hashed = 512
+
 // find returns an earlier segment of the batch that means the same, or negative, and the place in the table of either.
 func (p *pass) find(seg *plan.Segment, sees []int32) (segment int32, place int) {
 	o := &p.once
-	hash := maphash.Bytes(o.seed, bytesOf(seg.Tokens)) + 31*maphash.Bytes(o.seed, bytesOf(sees)) + uint64(seg.Start)<<8 +
+	tail := seg.Tokens[max(0, len(seg.Tokens)-hashed):]
+	hash := maphash.Bytes(o.seed, bytesOf(tail)) + uint64(len(seg.Tokens))<<32 + 31*maphash.Bytes(o.seed, bytesOf(sees)) + uint64(seg.Start)<<8 +
 		uint64(seg.Kind)
 	mask := len(o.table) - 1
 	for place = int(hash) & mask; ; place = (place + 1) & mask {

@@ -538,10 +538,7 @@ func (p *pass) deliver(e *Engine) {
 			continue
 		}
 		logits = p.deliverLogits(t, logits)
-		for range t.job.Hidden {
-			t.out.Hidden = append(t.out.Hidden, slices.Clone(hidden[:e.shape.Hidden]))
-			hidden = hidden[e.shape.Hidden:]
-		}
+		hidden = t.deliverHidden(hidden, e.shape.Hidden)
 		for s, k := range t.out.Kept {
 			if k == nil {
 				continue
@@ -552,6 +549,20 @@ func (p *pass) deliver(e *Engine) {
 			}
 		}
 	}
+}
+
+// deliverHidden copies a task's states from the front of hidden to it, and returns the rest of these.
+func (t *task) deliverHidden(hidden []float32, width int) []float32 {
+	n := len(t.job.Hidden)
+	if n == 0 {
+		return hidden
+	}
+	own := slices.Clone(hidden[:n*width])
+	t.out.Hidden = make([][]float32, n)
+	for i := range t.out.Hidden {
+		t.out.Hidden[i] = own[i*width : (i+1)*width : (i+1)*width]
+	}
+	return hidden[n*width:]
 }
 
 // deliverLogits copies a task's logits to it, those of single tokens from the front of logits, and

@@ -180,7 +180,8 @@ func (x *multiplier) ready(d *device, n int) (err error) {
 		if x.args, err = driver.NewArgs(); err != nil {
 			return err
 		}
-		if x.stream, err = d.c.NewStream(); err != nil {
+		// Urgent, as what it multiplies is the end of a request: it would wait for all layers of the batch under way.
+		if x.stream, err = d.c.NewUrgentStream(); err != nil {
 			return err
 		}
 	}
