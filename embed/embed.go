@@ -264,28 +264,21 @@ const (
 // row at once, the one that the store had first may come here last.
 func (t *Table) Put(ctx context.Context, keys []uint64, rows []byte) error {
 	err := t.store.Put(ctx, keys, rows)
-	t.forget(keys) // after an error too: some may be written
+	t.wrote(keys) // after an error too: some may be written
 	return err
 }
 
 // Delete removes rows from the store and the cache.
 func (t *Table) Delete(ctx context.Context, keys []uint64) error {
 	err := t.store.Delete(ctx, keys)
-	t.forget(keys)
+	t.wrote(keys)
 	return err
 }
 
-// forget has the cache forget rows, and then whoever listens.
-func (t *Table) forget(keys []uint64) {
-	if len(keys) == 0 {
-		return
+func (t *Table) wrote(keys []uint64) {
+	if len(keys) > 0 { // nil would be all
+		t.changed(keys)
 	}
-	if t.cache != nil {
-		for _, k := range keys {
-			t.cache.Remove(k)
-		}
-	}
-	t.changed(keys)
 }
 
 func (s *scratch) reset() {

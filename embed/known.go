@@ -38,11 +38,14 @@ func (t *Table) Listen(changed func(keys []uint64)) (stop func()) {
 	}
 }
 
-// changed tells the listeners of keys; nil: all.
+// changed has the cache forget keys, nil: all, and then tells the listeners: what they fetch from now on is not older.
 func (t *Table) changed(keys []uint64) {
 	l := &t.listeners
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if t.cache != nil {
+		t.cache.changed(keys)
+	}
 	for _, f := range l.heard {
 		f(keys)
 	}

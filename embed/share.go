@@ -20,7 +20,9 @@ func (t *Table) SetCache(c *Cache) error {
 	if err != nil {
 		return err
 	}
+	t.listeners.mu.Lock() // a store may report changes already
 	t.cache = fresh.cache
+	t.listeners.mu.Unlock()
 	return nil
 }
 

@@ -23,6 +23,14 @@ type gathered struct {
 	rows []byte
 }
 
+// ask makes keys of items.
+func (g *gathered) ask(items []int32) {
+	g.keys = g.keys[:0]
+	for _, i := range items {
+		g.keys = append(g.keys, uint64(i))
+	}
+}
+
 // FromTable makes a table with rows of Shape().Hidden numbers a source of content rows. A row that the table
 // does not have is its default row: a request never fails for it, and the table counts it. Rows that its store
 // cannot give, or that are damaged there, are the default too, but Incomplete tells.
@@ -51,21 +59,31 @@ func (s *tableRows) Gather(items []int32, out []float32) error {
 	}
 	g := s.scratch.Get().(*gathered)
 	defer s.scratch.Put(g)
-	g.keys = g.keys[:0]
-	for _, i := range items {
-		g.keys = append(g.keys, uint64(i))
-	}
+	g.ask(items)
 	if n := 4 * len(out); cap(g.rows) < n {
 		g.rows = make([]byte, n)
 	} else {
 		g.rows = g.rows[:n]
 	}
-	got := s.table.Gather(context.Background(), g.keys, g.rows) // within the table's own deadline
-	if got.Err != nil || got.Broken > 0 {
-		s.incomplete.Add(1)
-	}
+	s.told(s.table.Gather(context.Background(), g.keys, g.rows)) // within the table's own deadline
 	for i := range out {
 		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(g.rows[4*i:]))
 	}
 	return nil
+}
+
+// Fetch implements compute.RowSource, for a cache of these rows.
+func (s *tableRows) Fetch(items []int32, to []float32, known []bool) error {
+	g := s.scratch.Get().(*gathered)
+	defer s.scratch.Put(g)
+	g.ask(items)
+	s.told(s.table.GatherKnown(context.Background(), g.keys, embed.Bytes(to), known))
+	return nil
+}
+
+// told counts what the store did not give.
+func (s *tableRows) told(got embed.Gathered) {
+	if got.Err != nil || got.Broken > 0 {
+		s.incomplete.Add(1)
+	}
 }

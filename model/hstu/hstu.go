@@ -13,6 +13,7 @@ package hstu
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -36,8 +37,9 @@ type Model struct {
 	content, acts, contexts, positions, times compute.Table
 	layers                                    []compute.STUWeights
 	source                                    RowSource
-	items                                     compute.Tensor // the item table, in the checkpoint's memory
-	itemMLP                                   *mlp           // nil: none
+	cache                                     compute.RowCache // of the source's rows; nil: none
+	items                                     compute.Tensor   // the item table, in the checkpoint's memory
+	itemMLP                                   *mlp             // nil: none
 	post                                      *postprocessor
 	predict                                   *predictor // nil: no tasks
 	index                                     *index     // nil: no retrieval
@@ -86,6 +88,16 @@ func (m *Model) NeedsRows() bool { return m.content == nil }
 
 // SetRows makes the content rows of items come from elsewhere. It is called before the model is used.
 func (m *Model) SetRows(s RowSource) { m.source = s }
+
+// SetCache has batches take the rows of a source that FromTable returned from a cache in the device's memory. It is
+// called behind SetRows and before the model is used. The cache stays the caller's, who closes it after the runners.
+func (m *Model) SetCache(c compute.RowCache) error {
+	if _, ok := m.source.(compute.RowSource); !ok {
+		return fmt.Errorf("hstu: a cache of rows that come from %T", m.source)
+	}
+	m.cache = c
+	return nil
+}
 
 // Incomplete counts the times that a table's store failed, so that default rows stood in for rows it may have.
 // What Forward computed while the count moved answers a request, but MUST NOT be kept for others.
@@ -213,6 +225,13 @@ func (x *rows) addContent(m *Model) error {
 	}
 	if m.source == nil {
 		x.add(m.content, x.content, m.scale)
+		return nil
+	}
+	if m.cache != nil {
+		if slices.ContainsFunc(x.content, func(item int32) bool { return item >= 0 }) {
+			x.parts = append(x.parts, compute.SumPart{Cached: m.cache, Source: m.source.(compute.RowSource), Rows: x.content,
+				Scale: m.scale})
+		}
 		return nil
 	}
 	clear(x.known)

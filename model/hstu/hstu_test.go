@@ -385,6 +385,97 @@ func TestFromTable(t *testing.T) {
 	}
 }
 
+// uncached is a device whose runners take the rows of a cache from its source.
+type uncached struct{ compute.Device }
+
+func (d uncached) Open(s compute.Shape, rows int) (compute.Runner, error) {
+	r, err := d.Device.Open(s, rows)
+	if err != nil {
+		return nil, err
+	}
+	return &uncachedRunner{STU: r.(compute.STU), width: s.Hidden}, nil
+}
+
+type uncachedRunner struct {
+	compute.STU
+	width int
+	parts int // that were cached
+}
+
+func (r *uncachedRunner) Sum(parts []compute.SumPart) {
+	for i := range parts {
+		p := &parts[i]
+		if p.Cached == nil {
+			continue
+		}
+		r.parts++
+		rows := slices.Clone(p.Rows)
+		rows = slices.DeleteFunc(rows, func(row int32) bool { return row < 0 })
+		vectors, known := make([]float32, len(rows)*r.width), make([]bool, len(rows))
+		if err := p.Source.Fetch(rows, vectors, known); err != nil || slices.Contains(known, false) {
+			panic(fmt.Sprintf("rows %v: %v, %v", rows, known, err))
+		}
+		at := slices.Clone(p.Rows)
+		next := int32(0)
+		for k, row := range at {
+			if row >= 0 {
+				at[k] = next
+				next++
+			}
+		}
+		p.Vectors, p.Rows, p.Cached = vectors, at, nil
+	}
+	r.STU.Sum(parts)
+	if r.parts == 0 {
+		panic("no part is cached")
+	}
+}
+
+// rowCache is any cache of rows.
+type rowCache struct{ compute.RowCache }
+
+// Rows of a table that a cache in the device's memory keeps give the same states as those that come from the host.
+func TestSetCache(t *testing.T) {
+	dir := t.TempDir()
+	copyFile(t, filepath.Join(fixtureDir("absolute"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
+	if err := os.WriteFile(filepath.Join(dir, model.ConfigFile),
+		changed(t, "absolute", map[string]any{"retrieval": false}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	dev := ref.New()
+	m := open(t, dir, dev, "f32")
+	if err := m.SetCache(rowCache{}); err == nil {
+		t.Error("a cache before there are rows is no error")
+	}
+	c := readCases(t, "absolute")[4]
+	p, _, answers := c.layout(t, m)
+	want := hidden(t, m, dev, p, answers)
+	store := embed.NewMemory(64, 4*m.cfg.Hidden)
+	for item := range 50 {
+		if err := store.Put(t.Context(), []uint64{uint64(item)}, m.items.Data[item*4*m.cfg.Hidden:][:4*m.cfg.Hidden]); err !=
+			nil {
+			t.Fatal(err)
+		}
+	}
+	table, err := embed.NewTable(store, nil, embed.TableConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := m.FromTable(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.SetRows(source)
+	if err := m.SetCache(rowCache{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, state := range hidden(t, m, uncached{dev}, p, answers) {
+		if !slices.Equal(state, want[i]) {
+			t.Errorf("candidate %d differs", i)
+		}
+	}
+}
+
 // A checkpoint without an item table opens, and works once rows are given.
 func TestWithoutItems(t *testing.T) {
 	dir := t.TempDir()
