@@ -76,6 +76,7 @@ type App struct {
 	users       *catalog.Users       // nil: they are in the catalog
 	first       []serve.Model        // as first loaded; nil once they serve, because they may be retired
 	tables      *embed.Tables        // nil: the configuration has none
+	rows        *rowCaches           // in devices' memory
 	keeper      *generate.Keeper     // keeps up to date what models can generate; nil: no model generates
 	checkpoint  int64                // bytes of all checkpoints
 	freeAtStart int64                // bytes of the first device's own memory, ahead of weights; 0: it has none
@@ -113,7 +114,7 @@ func Load(ctx context.Context, cfg *config.Config, opt Options) (*App, error) {
 func newApp(opt Options) *App {
 	return &App{
 		log: opt.Log, version: opt.Version, progress: opt.Tell,
-		registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: newModels(),
+		registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: newModels(), rows: newRowCaches(),
 	}
 }
 

@@ -108,8 +108,11 @@ func describeGPUs(devices []compute.Device, log *slog.Logger) {
 	}
 }
 
-// countDevices reports how long each GPU has work, and how much of its memory is in use.
+// countDevices reports how long each GPU has work, how much of its memory is in use, and which rows it caches.
 func (a *App) countDevices() error {
+	if err := a.registry.Register(a.rows); err != nil {
+		return err
+	}
 	for i, d := range a.devices {
 		gpu, ok := d.(interface{ Busy() time.Duration })
 		if !ok {

@@ -87,6 +87,9 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 			return nil, err
 		}
 	}
+	if err := m.memory.cacheRows(cfg, mc, weights); err != nil {
+		return nil, err
+	}
 	d, err := m.openDispatcher(ctx, cfg, []replica{{weights, m.app.device}})
 	if err != nil {
 		return nil, err

@@ -32,6 +32,7 @@ type Memory struct {
 	disk    *disk.Store
 	entries *reuse.Shared
 	shared  *shared        // with rows of a table; nil: it holds only KV
+	rows    *deviceRows    // on pages of its device's memory; nil: none
 	tenant  *budget.Tenant // of the memory that models compete for; nil: it has its own host memory, or none
 	users   int            // Models that use it, guarded by models.shares
 	closers closers
@@ -53,11 +54,14 @@ func (m *Memory) join() bool {
 // openStore opens the store for a model's KV, or none if the configuration gives it no memory. Its pool is in the
 // memory in which the device computes.
 func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) error {
-	rows, bytes := sharedRows(cfg, mc), int64(0)
+	rows, bytes, above := sharedRows(cfg, mc), int64(0), int64(0)
 	open := func() (*pool.Pool, error) { return m.openHost(cfg, mc, rows, memory.Host(), shape) }
 	if memory.Host() != memory {
 		var err error
 		if bytes, err = m.deviceBytes(cfg, mc, memory); err != nil {
+			return err
+		}
+		if above, err = besideRows(mc, bytes, shape); err != nil {
 			return err
 		}
 		open = func() (*pool.Pool, error) { return m.openPool("device_memory", memory, bytes, shape) }
@@ -65,6 +69,9 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	p, err := open()
 	if p == nil {
 		return err
+	}
+	if above < bytes {
+		p.SetBoundary(float64(bytes-above) / float64(bytes))
 	}
 	store := kv.New(shape, p)
 	both := &shared{pool: p, rows: rows, store: store}
@@ -77,9 +84,9 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 			if err := store.SetHost(host); err != nil {
 				return err
 			}
-			store.LowerAhead(bytes / 16)
+			store.LowerAhead(above / 16)
 		}
-		both.pool, both.above = host, bytes
+		both.pool, both.above = host, above
 	}
 	if rows > 0 {
 		m.shared = both

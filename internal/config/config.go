@@ -109,6 +109,9 @@ type Model struct {
 	Codes       Codes    `yaml:"codes"`
 	// for KV and embeddings, bytes or a share of what is free at the start; 80%
 	DeviceMemory Size `yaml:"device_memory"`
+	// DeviceRows is the part of device_memory for rows of item_table that are cached there, bytes or a share of it; 0:
+	// every batch is sent its rows
+	DeviceRows Size `yaml:"device_rows"`
 	// for KV in host memory, bytes or a share; 0: shared with others, see cache
 	HostMemory Size `yaml:"host_memory"`
 	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0

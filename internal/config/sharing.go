@@ -9,7 +9,7 @@ import (
 // engines and memory.
 type Sharing struct {
 	path, dtype, kv, weights, keep, table string
-	device, host, disk                    Size
+	device, rows, host, disk              Size
 }
 
 // Sharing follows links in the path.
@@ -19,5 +19,5 @@ func (m *Model) Sharing() Sharing {
 		at = m.Path // opening it returns the error
 	}
 	return Sharing{at, m.DType, m.KVDType, m.Weights, strings.Join(m.WeightsKeep, "\n"), m.ItemTable, m.DeviceMemory,
-		m.HostMemory, m.Disk}
+		m.DeviceRows, m.HostMemory, m.Disk}
 }

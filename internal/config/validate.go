@@ -213,6 +213,12 @@ func (m *Model) Validate() error {
 	if m.Blend.Auto && m.KVDType == "fp8" {
 		p.add("blend.auto", "KV in fp8 cannot be moved to other positions: want kv_dtype auto, f32 or bf16")
 	}
+	if !m.DeviceRows.IsZero() && m.ItemTable == "" {
+		p.add("device_rows", "caches rows of item_table, which is not set")
+	}
+	if m.DeviceRows.Percent > 90 {
+		p.add("device_rows", "%s: want at most 90%% of device_memory, KV has the rest", m.DeviceRows)
+	}
 	if m.Disk.Percent > 0 {
 		p.add("disk", "%s: want a size such as 8GiB, not a share", m.Disk)
 	}

@@ -1,0 +1,189 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/internal/human"
+	"grebe/model/hstu"
+	"grebe/pool"
+)
+
+// besideRows returns the part of a model's device memory that KV has beside the cached rows of its item table.
+func besideRows(mc *config.Model, bytes int64, shape compute.Shape) (int64, error) {
+	if mc.DeviceRows.IsZero() || bytes == 0 {
+		return bytes, nil
+	}
+	above := bytes - mc.DeviceRows.Of(bytes)
+	if above <= 0 {
+		return 0, fmt.Errorf("device_rows: %s of the %s that device_memory has: give less, or a share such as 50%%",
+			human.Bytes(mc.DeviceRows.Of(bytes)), human.Bytes(bytes))
+	}
+	if err := checkSize(above, shape); err != nil {
+		return 0, fmt.Errorf("beside device_rows: %w", err)
+	}
+	return above, nil
+}
+
+// deviceRows is a cache of a table's rows in the memory of a device, on pages of the pool that KV has too.
+type deviceRows struct {
+	compute.RowCache
+	table string
+}
+
+// cacheRows caches rows of a model's item table in the device's memory, as device_rows says.
+func (m *Memory) cacheRows(cfg *config.Config, mc *config.Model, weights *hstu.Model) error {
+	memory := m.app.device.Memory()
+	if mc.DeviceRows.IsZero() || !cfg.Holds() || memory.Host() == memory {
+		return nil
+	}
+	if m.rows == nil {
+		if err := m.openRows(cfg, mc, weights, memory); err != nil {
+			return fmt.Errorf("device_rows: %w", err)
+		}
+	}
+	return weights.SetCache(m.rows.RowCache)
+}
+
+func (m *Memory) openRows(cfg *config.Config, mc *config.Model, weights *hstu.Model, memory compute.Memory) error {
+	device, ok := m.app.device.(compute.RowCacher)
+	if !ok {
+		return fmt.Errorf("%s caches no rows", m.app.device.Name())
+	}
+	pages, err := m.pagesOfRows(cfg, mc, memory)
+	if err != nil {
+		return err
+	}
+	most := pages.Stats().Total
+	cache, err := device.RowCache(weights.Config().Items, weights.Shape().Hidden, most)
+	if err != nil {
+		return err
+	}
+	runs := pages.AllocRuns(nil, cache.PageBytes(), int(most/int64(cache.PageBytes())))
+	stop := m.app.tables.Table(mc.ItemTable).Listen(func(keys []uint64) { cache.Changed(itemsOf(keys)) })
+	m.rows = &deviceRows{cache, mc.ItemTable}
+	m.app.rows.add(m.rows)
+	m.closers.add(func() error {
+		stop()
+		m.app.rows.remove(m.rows)
+		err := cache.Close()
+		pages.FreeRuns(runs)
+		return err
+	})
+	var blocks []compute.Block
+	for _, r := range runs {
+		blocks = append(blocks, r.Block)
+	}
+	if n, err := cache.Grow(blocks); err != nil || n == 0 {
+		return fmt.Errorf("%d pages in %s of device_memory: %w", n, human.Bytes(most), err)
+	}
+	stats := cache.Stats()
+	m.app.log.Info("rows are cached on the device", "model", mc.Name, "table", mc.ItemTable, "rows", stats.Rows,
+		"items", weights.Items(), "memory", human.Bytes(stats.Bytes))
+	return nil
+}
+
+// pagesOfRows returns the pages for rows: of the pool that KV has, or of one of their own where no KV is kept.
+func (m *Memory) pagesOfRows(cfg *config.Config, mc *config.Model, memory compute.Memory) (*pool.Pool, error) {
+	if m.pages != nil {
+		return m.pages.For(pool.Embeddings), nil
+	}
+	bytes, err := m.deviceBytes(cfg, mc, memory)
+	if err != nil {
+		return nil, err
+	}
+	p, err := pool.Over(memory, mc.DeviceRows.Of(bytes), 64<<10)
+	if err != nil {
+		return nil, err
+	}
+	m.closers.add(p.Close)
+	return p, nil
+}
+
+// itemsOf returns the items whose rows have these keys; nil for nil, which means all.
+func itemsOf(keys []uint64) []int32 {
+	if keys == nil {
+		return nil
+	}
+	items := make([]int32, 0, len(keys))
+	for _, k := range keys {
+		if k < 1<<31 {
+			items = append(items, int32(k))
+		}
+	}
+	return items
+}
+
+// rowCaches are those of all models. It reports them as metrics.
+type rowCaches struct {
+	mu   sync.Mutex
+	list []*deviceRows
+
+	rows, bytes, hits, misses, evictions, fetched *prometheus.Desc
+}
+
+func newRowCaches() *rowCaches {
+	one := []string{"table"}
+	return &rowCaches{
+		rows:  prometheus.NewDesc("grebe_embed_device_rows", "Rows of a table that fit into devices' memory.", one, nil),
+		bytes: prometheus.NewDesc("grebe_embed_device_bytes", "Memory of devices that rows of a table have.", one, nil),
+		hits: prometheus.NewDesc("grebe_embed_device_hits_total",
+			"Rows of batches that were found in a device's memory; those that a batch repeats count once.", one, nil),
+		misses: prometheus.NewDesc("grebe_embed_device_misses_total",
+			"Rows of batches that a device's memory did not have, and that were fetched from the table.", one, nil),
+		evictions: prometheus.NewDesc("grebe_embed_device_evictions_total",
+			"Rows that left a device's memory to make room.", one, nil),
+		fetched: prometheus.NewDesc("grebe_embed_device_fetched_bytes_total", "Bytes of rows that were sent to devices.",
+			one, nil),
+	}
+}
+
+func (c *rowCaches) add(r *deviceRows) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, r)
+}
+
+func (c *rowCaches) remove(r *deviceRows) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = slices.DeleteFunc(c.list, func(o *deviceRows) bool { return o == r })
+}
+
+// Describe implements prometheus.Collector.
+func (c *rowCaches) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.rows, c.bytes, c.hits, c.misses, c.evictions, c.fetched} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *rowCaches) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sums := map[string]compute.RowStats{}
+	for _, r := range c.list {
+		sum, s := sums[r.table], r.Stats()
+		sum.Rows, sum.Bytes, sum.Hits, sum.Misses = sum.Rows+s.Rows, sum.Bytes+s.Bytes, sum.Hits+s.Hits, sum.Misses+s.Misses
+		sum.Evictions, sum.Fetched = sum.Evictions+s.Evictions, sum.Fetched+s.Fetched
+		sums[r.table] = sum
+	}
+	for table, s := range sums {
+		for _, v := range []struct {
+			desc  *prometheus.Desc
+			kind  prometheus.ValueType
+			value int64
+		}{
+			{c.rows, prometheus.GaugeValue, int64(s.Rows)}, {c.bytes, prometheus.GaugeValue, s.Bytes},
+			{c.hits, prometheus.CounterValue, s.Hits}, {c.misses, prometheus.CounterValue, s.Misses},
+			{c.evictions, prometheus.CounterValue, s.Evictions}, {c.fetched, prometheus.CounterValue, s.Fetched},
+		} {
+			out <- prometheus.MustNewConstMetric(v.desc, v.kind, float64(v.value), table)
+		}
+	}
+}
