@@ -68,12 +68,19 @@ func (d *Directory) Slot(row uint32) (slot int, ok bool) {
 
 // Use records a use of a row and reports whether it is cached.
 func (d *Directory) Use(row uint32) bool {
-	d.now++
 	slot, ok := d.Slot(row)
 	if ok {
-		d.stamps[slot] = d.slab.Use(d.stamps[slot], d.now)
+		d.UseSlot(slot)
+	} else {
+		d.now++
 	}
 	return ok
+}
+
+// UseSlot is Use of a row whose slot is known: from Slot, with no change since.
+func (d *Directory) UseSlot(slot int) {
+	d.now++
+	d.stamps[slot] = d.slab.Use(d.stamps[slot], d.now)
 }
 
 // Place decides about a row that was missed. It returns the slot that it gets, and the row that leaves it or NoRow;

@@ -22,6 +22,7 @@ type lookup struct {
 	places  []int32 // hash table of distinct rows: their places in rows, −1: none
 	rows    []int32 // distinct
 	at      []int32 // of each: which of the fetched ones, −1: not fetched
+	slots   []int32 // of each, −1: it is not cached
 	lacking []int32 // places of rows that are neither cached nor fetched
 	asked   []int32 // these rows
 	known   []bool  // of the fetched ones: it may be cached
@@ -181,14 +182,16 @@ func (l *lookup) round(r *runner, source compute.RowSource, first, end int, out 
 
 // lacks lists the rows that are neither cached nor fetched.
 func (l *lookup) lacks() bool {
-	l.lacking, l.asked = l.lacking[:0], l.asked[:0]
+	l.lacking, l.asked, l.slots = l.lacking[:0], l.asked[:0], l.slots[:0]
 	for i, row := range l.rows {
-		if l.at[i] >= 0 {
-			continue
+		slot, ok := l.of.dir.Slot(uint32(row))
+		if !ok {
+			slot = -1
+			if l.at[i] < 0 {
+				l.lacking, l.asked = append(l.lacking, int32(i)), append(l.asked, row)
+			}
 		}
-		if _, ok := l.of.dir.Slot(uint32(row)); !ok {
-			l.lacking, l.asked = append(l.lacking, int32(i)), append(l.asked, row)
-		}
+		l.slots = append(l.slots, int32(slot))
 	}
 	return len(l.asked) > 0
 }
@@ -207,7 +210,8 @@ func (l *lookup) fetch(source compute.RowSource) error {
 	return nil
 }
 
-// decide records the uses and chooses which of the fetched rows are cached, and where.
+// decide records the uses and chooses which of the fetched rows are cached, and where. Nobody has changed the directory
+// since lacks.
 func (l *lookup) decide() {
 	c := l.of
 	l.sent = l.sent[:0]
@@ -215,9 +219,11 @@ func (l *lookup) decide() {
 		l.sent = append(l.sent, evict.NoRow) // others may have cached a row since
 	}
 	for i, row := range l.rows {
-		if c.dir.Use(uint32(row)) {
+		if slot := l.slots[i]; slot >= 0 {
+			c.dir.UseSlot(int(slot))
 			c.stats.Hits++
 		} else {
+			c.dir.Use(uint32(row))
 			c.stats.Misses++
 			l.sent[l.at[i]] = uint32(row)
 		}
