@@ -142,12 +142,11 @@ func (m *model) list(ctx context.Context, cache *reuse.Cache,
 	mine func(id string) bool) (list reuse.Listed, err error) {
 	index := map[string]int32{}
 	err = cache.Idle(ctx, func() error {
-		items := m.opt.Catalog.Items()
-		list = reuse.Listed{IDs: make([]string, 0, len(items)), Item: m.opt.Catalog.Item}
-		for _, it := range items {
-			if mine == nil || mine(it.ID) {
-				index[it.ID] = int32(len(list.IDs))
-				list.IDs = append(list.IDs, it.ID)
+		list = reuse.Listed{Item: m.opt.Catalog.Item}
+		for e := range m.opt.Catalog.All() {
+			if id := e.Item.ID; mine == nil || mine(id) {
+				index[id] = int32(len(list.IDs))
+				list.IDs = append(list.IDs, id)
 			}
 		}
 		list.Heat = make([]schedule.Heat, len(list.IDs))

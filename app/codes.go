@@ -47,10 +47,9 @@ func UsableCodes(cfg *config.Config, c *catalog.Catalog) ([]generate.Codes, erro
 	if err != nil || len(models) == 0 {
 		return nil, err
 	}
-	items := c.Items()
-	for i := range models {
-		for _, it := range items {
-			if _, err := models[i].Prompt.CodeTokens(it.Codes); err == nil {
+	for e := range c.Scan() {
+		for i := range models {
+			if _, err := models[i].Prompt.CodeTokens(e.Item.Codes); err == nil {
 				models[i].Items++
 			}
 		}

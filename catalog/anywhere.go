@@ -131,7 +131,8 @@ func parseRequest(b []byte) (*writer, error) {
 		var err error
 		switch m.verb {
 		case putItem:
-			m.item, err = newItem(m.record)
+			_, err = newItem(m.record)
+			m.digest = m.record.digest()
 		case putUser:
 			m.user, err = newUser(m.record)
 		case appendEvents:

@@ -5,11 +5,12 @@
 // its fsync with the writes that came while the one before it ran. Killing the process at any moment
 // loses no write that returned. Readers see a write only when it is durable.
 //
-// A returned entry never changes: a Put replaces it. Every change gets the next version of the catalog, which is also
+// A returned entry never changes: a Put replaces it. Items are kept as records, see record, and decoded when they are
+// asked for. Every change gets the next version of the catalog, which is also
 // the version of the item or user. So versions of an id only grow, across deletions and restarts too. Writing what is
 // there already changes nothing.
 //
-// Memory: an item takes about 190 bytes beyond its id, text and tokens, and some 400 more when it has attributes. A
+// Memory: an item takes about 25 bytes beyond its record, which has its strings, a byte for each, and its numbers. A
 // user takes about 280 bytes, plus 16 and the id's length per item of its history, plus 96 and the item's id per event.
 // Options.MaxMemory bounds the sum.
 //
@@ -101,14 +102,6 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// itemEntry is an item and what is known of it. It never changes.
-type itemEntry struct {
-	item    prompt.Item
-	version uint64
-	digest  digest // of its content
-	size    int64  // estimated bytes of memory
-}
-
 // userEntry is a user and what is known of it. It never changes.
 type userEntry struct {
 	user     *grebev1.User
@@ -127,7 +120,7 @@ type Catalog struct {
 
 	mu      sync.RWMutex
 	id      string
-	items   map[string]*itemEntry
+	items   *items
 	users   map[string]*userEntry
 	totals  totals
 	uncut   bool  // items have changed since the last cut, or may have
@@ -153,7 +146,7 @@ type totals struct {
 // New returns an empty catalog in memory. It needs no Close.
 func New(opt Options) *Catalog {
 	opt.setDefaults()
-	c := &Catalog{opt: opt, id: rand.Text(), items: map[string]*itemEntry{}, users: map[string]*userEntry{}}
+	c := &Catalog{opt: opt, id: rand.Text(), items: newItems(), users: map[string]*userEntry{}}
 	if opt.OnChange != nil {
 		c.watches = []func(Change){opt.OnChange}
 	}
@@ -182,7 +175,7 @@ func (c *Catalog) Stats() Stats {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return Stats{
-		Items: len(c.items), Users: len(c.users), Version: c.totals.version, Digest: c.totals.digest.String(),
+		Items: c.items.n, Users: len(c.users), Version: c.totals.version, Digest: c.totals.digest.String(),
 		Memory: c.totals.bytes, Dropped: c.totals.dropped, Durable: c.store != nil, ID: c.id,
 	}
 }
@@ -197,12 +190,13 @@ func (c *Catalog) Item(id string) (*prompt.Item, bool) {
 // NOT change it.
 func (c *Catalog) Lookup(id string) (it *prompt.Item, version uint64, ok bool) {
 	c.mu.RLock()
-	e := c.items[id]
+	items := c.items
+	e, ok := items.look(id)
 	c.mu.RUnlock()
-	if e == nil {
+	if !ok {
 		return nil, 0, false
 	}
-	return &e.item, e.version, true
+	return items.decode(e, id), e.version, true
 }
 
 // User returns a user. The caller MUST NOT change it.
@@ -220,15 +214,7 @@ func (c *Catalog) User(id string) (*grebev1.User, bool) {
 // the catalog, for instance because they were deleted since, are left out and counted. A user
 // without history but with events has the events' items as history.
 func (c *Catalog) Resolve(m *grebev1.User) (u *prompt.User, unknown int) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return ResolveWith(m, func(id string) (*prompt.Item, bool) {
-		e, ok := c.items[id]
-		if !ok {
-			return nil, false
-		}
-		return &e.item, true
-	})
+	return ResolveWith(m, c.Item)
 }
 
 // ResolveWith is Resolve with items that find returns.

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -304,7 +305,7 @@ func TestConcurrentWriters(t *testing.T) {
 					t.Errorf("version %d after %d", c.Version, version)
 				}
 				version = c.Version
-				if before := last[c.ID]; before.NewItem != c.OldItem {
+				if before := last[c.ID]; !reflect.DeepEqual(before.NewItem, c.OldItem) {
 					t.Errorf("%s was %v, but then %v", c.ID, before.NewItem, c.OldItem)
 				}
 				last[c.ID] = c

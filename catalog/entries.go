@@ -118,11 +118,10 @@ func (r *round) replay(e entry) error {
 	s := step{id: e.id, version: e.version, from: e.from}
 	switch e.kind {
 	case putsItem:
-		it, err := newItem(e.record)
-		if err != nil {
+		if _, err := newItem(e.record); err != nil {
 			return err
 		}
-		it.version = e.version
+		it := &itemEntry{record: e.record, version: e.version}
 		s.newItem, s.oldItem = it, r.item(e.id)
 		r.items[e.id] = it
 	case deletesItem:
@@ -163,13 +162,13 @@ func (r *round) replay(e entry) error {
 func (r *round) account(s *step) {
 	if o := s.oldItem; o != nil {
 		r.nItems--
-		r.totals.bytes -= o.size
-		r.totals.digest = r.totals.digest.minus(o.digest)
+		r.totals.bytes -= o.size()
+		r.totals.digest = r.totals.digest.minus(o.digest())
 	}
 	if n := s.newItem; n != nil {
 		r.nItems++
-		r.totals.bytes += n.size
-		r.totals.digest = r.totals.digest.plus(n.digest)
+		r.totals.bytes += n.size()
+		r.totals.digest = r.totals.digest.plus(n.digest())
 	}
 	if o := s.oldUser; o != nil {
 		r.nUsers--

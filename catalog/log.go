@@ -438,7 +438,7 @@ func (c *Catalog) Show(ctx context.Context, index uint64) error {
 }
 
 func (c *Catalog) show(rec Record) error {
-	r, watches := c.newRound()
+	r, watches := c.newRound(0)
 	for e, err := range entriesOf(rec.Data) {
 		if err == nil {
 			err = r.replay(e)

@@ -86,7 +86,7 @@ func dump(t *testing.T, c *Catalog) string {
 func shownAs(c *Catalog) string {
 	s := c.Stats()
 	out := fmt.Sprint(s.Items, s.Users, s.Version, s.Digest, "\n")
-	for _, e := range c.Entries() {
+	for _, e := range slices.Collect(c.All()) {
 		out += fmt.Sprint(e.Version, Message(e.Item), "\n")
 	}
 	users := c.Users(1 << 20)

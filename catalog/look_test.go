@@ -3,6 +3,7 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -32,13 +33,14 @@ func TestItemsAreInTheOrderOfTheirChanges(t *testing.T) {
 	if got := idsOf(c.Items()); !slices.Equal(got, []string{"b", "a", "c"}) {
 		t.Errorf("items %v, want b, a, c", got)
 	}
-	entries := c.Entries()
+	entries := slices.Collect(c.All())
 	if len(entries) != 3 {
 		t.Fatalf("%d entries", len(entries))
 	}
 	for i, want := range []uint64{1, 3, 4} {
 		e := entries[i]
-		if it, version, ok := c.Lookup(e.Item.ID); !ok || version != e.Version || it != e.Item || version != want {
+		if it, version, ok := c.Lookup(e.Item.ID); !ok || version != e.Version || !reflect.DeepEqual(it, e.Item) ||
+			version != want {
 			t.Errorf("entry %d: %s at version %d, want %d; Lookup says %d", i, e.Item.ID, e.Version, want, version)
 		}
 	}
@@ -78,9 +80,8 @@ func TestSearch(t *testing.T) {
 func TestALargeCatalogIsLookedAtInPart(t *testing.T) {
 	c := New(Options{})
 	add := func(n int) {
-		for i := len(c.items); i < n; i++ {
-			e := &itemEntry{item: prompt.Item{ID: fmt.Sprintf("i%07d", i)}}
-			c.items[e.item.ID] = e
+		for i := c.items.n; i < n; i++ {
+			c.items.put(itemRecord(&grebev1.Item{Id: fmt.Sprintf("i%07d", i)}), uint64(i+1))
 		}
 	}
 	add(maxLooked)

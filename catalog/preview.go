@@ -20,7 +20,7 @@ func (c *Catalog) Preview(ops []Op) []Result {
 // preview compares a mutation with the catalog.
 func (c *Catalog) preview(m *mutation) Result {
 	c.mu.RLock()
-	item, user := c.items[m.id], c.users[m.id]
+	item, user := c.items.find(m.id), c.users[m.id]
 	c.mu.RUnlock()
 	return m.against(item, user)
 }
@@ -46,7 +46,7 @@ func (u *Users) PreviewWithin(ctx context.Context, op *Op) Result {
 func (m *mutation) against(item *itemEntry, user *userEntry) Result {
 	switch m.verb {
 	case putItem:
-		return Result{Created: item == nil, Changed: item == nil || item.digest != m.item.digest}
+		return Result{Created: item == nil, Changed: !item.same(m.record)}
 	case putUser:
 		return Result{Created: user == nil, Changed: user == nil || user.digest != m.user.digest}
 	case appendEvents:

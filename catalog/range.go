@@ -2,7 +2,10 @@ package catalog
 
 import (
 	"cmp"
+	"fmt"
+	"iter"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -16,26 +19,47 @@ type Entry struct {
 	Version uint64
 }
 
-// Items returns all items as they are now, in the order in which they were last changed. The caller
-// MUST NOT change them.
-func (c *Catalog) Items() []*prompt.Item {
-	entries := c.Entries()
-	out := make([]*prompt.Item, len(entries))
-	for i, e := range entries {
-		out[i] = e.Item
+// All visits all items as they are now with their versions, which ascend. An item is decoded when it comes, so that
+// large catalogs can be gone over.
+func (c *Catalog) All() iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		c.mu.RLock()
+		all := c.items.list(c.items.n)
+		c.mu.RUnlock()
+		for e := range all.byVersion() {
+			if !yield(Entry{e.item(), e.version}) {
+				return
+			}
+		}
 	}
-	return out
 }
 
-// Entries returns all items as they are now with their versions, which ascend.
-func (c *Catalog) Entries() []Entry {
-	c.mu.RLock()
-	out := make([]Entry, 0, len(c.items))
-	for _, e := range c.items {
-		out = append(out, Entry{&e.item, e.version})
+// Scan is All with items that MUST NOT be kept: each is valid until the next one comes. It allocates nothing for them.
+func (c *Catalog) Scan() iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		c.mu.RLock()
+		all := c.items.list(c.items.n)
+		c.mu.RUnlock()
+		var s scratch
+		for e := range all.byVersion() {
+			if err := s.read(e.record); err != nil {
+				panic(fmt.Sprintf("catalog: item %q: %v", e.id(), err))
+			}
+			more := yield(Entry{&s.item, e.version})
+			runtime.KeepAlive(e.block)
+			if !more {
+				return
+			}
+		}
 	}
-	c.mu.RUnlock()
-	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Version, b.Version) })
+}
+
+// Items returns all items as they are now, in the order in which they were last changed. Of a large catalog they take
+// much memory: see All.
+func (c *Catalog) Items() (out []*prompt.Item) {
+	for e := range c.All() {
+		out = append(out, e.Item)
+	}
 	return out
 }
 
@@ -61,19 +85,20 @@ const maxLooked = 1 << 16
 func (c *Catalog) ItemIDs(prefix string, limit int, random bool) ([]string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return some(c.items, prefix, limit, random)
+	return some(c.items.ids(), c.items.find(prefix) != nil, prefix, limit, random)
 }
 
 // UserIDs does for users what ItemIDs does for items.
 func (c *Catalog) UserIDs(prefix string, limit int, random bool) ([]string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return some(c.users, prefix, limit, random)
+	_, exact := c.users[prefix]
+	return some(maps.Keys(c.users), exact, prefix, limit, random)
 }
 
-func some[E any](all map[string]E, prefix string, limit int, random bool) (ids []string, more bool) {
+func some(all iter.Seq[string], exact bool, prefix string, limit int, random bool) (ids []string, more bool) {
 	looked := 0
-	if _, exact := all[prefix]; exact {
+	if exact {
 		ids = append(ids, prefix)
 	}
 	for id := range all {
@@ -84,7 +109,7 @@ func some[E any](all map[string]E, prefix string, limit int, random bool) (ids [
 		if !strings.HasPrefix(id, prefix) || id == prefix {
 			continue
 		}
-		if random && len(ids) == limit { // the map's order is any
+		if random && len(ids) == limit { // the order is any
 			more = true
 			break
 		}
@@ -105,18 +130,12 @@ const maxSearched = 1 << 18
 func (c *Catalog) Search(query string, limit int) (found []*prompt.Item, more bool) {
 	words := strings.Fields(strings.ToLower(query))
 	c.mu.RLock()
-	all := make([]*prompt.Item, 0, min(len(c.items), maxSearched))
-	for _, e := range c.items {
-		if len(all) == maxSearched {
-			more = true
-			break
-		}
-		all = append(all, &e.item)
-	}
+	all := c.items.list(maxSearched)
+	more = c.items.n > maxSearched
 	c.mu.RUnlock()
-	for _, it := range all {
-		if hasWords(it, words) {
-			found = append(found, it)
+	for e := range all.entries() {
+		if e.hasWords(words) {
+			found = append(found, e.item())
 		}
 	}
 	slices.SortFunc(found, func(a, b *prompt.Item) int { return cmp.Compare(a.ID, b.ID) })
@@ -126,8 +145,10 @@ func (c *Catalog) Search(query string, limit int) (found []*prompt.Item, more bo
 	return found, more
 }
 
-func hasWords(it *prompt.Item, words []string) bool {
-	text := strings.ToLower(it.ID + " " + it.Text)
+func (e *itemEntry) hasWords(words []string) bool {
+	defer runtime.KeepAlive(e.block)
+	p := play(e.record)
+	text := strings.ToLower(p.str() + " " + p.str())
 	for _, w := range words {
 		if !strings.Contains(text, w) {
 			return false
@@ -140,7 +161,7 @@ func hasWords(it *prompt.Item, words []string) bool {
 // goes over all items.
 func (c *Catalog) Attributes(name string) (has bool, all []string) {
 	names := map[string]bool{}
-	for _, e := range c.Entries() {
+	for e := range c.All() {
 		if _, ok := e.Item.Attributes[name]; ok {
 			return true, nil
 		}

@@ -50,7 +50,7 @@ func TestReadersWaitForWriters(t *testing.T) {
 	}
 	for name, read := range map[string]func(){
 		"Items":   func() { c.Items() },
-		"Entries": func() { c.Entries() },
+		"All":     func() { _ = slices.Collect(c.All()) },
 		"ItemIDs": func() { c.ItemIDs("", 5, false) },
 		"UserIDs": func() { c.UserIDs("", 5, false) },
 		"Search":  func() { c.Search("x", 5) },

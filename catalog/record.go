@@ -249,12 +249,17 @@ func (p *player) int() int64 {
 	return n
 }
 
-func (p *player) ints() []int32 {
-	out := make([]int32, p.count(len(p.numbers)))
-	for i := range out {
-		out[i] = int32(p.int())
+// ints reads numbers into the memory of dst, if it is large enough.
+func (p *player) ints(dst []int32) []int32 {
+	n := p.count(len(p.numbers))
+	if dst == nil || n > cap(dst) {
+		dst = make([]int32, n)
 	}
-	return out
+	dst = dst[:n]
+	for i := range dst {
+		dst[i] = int32(p.int())
+	}
+	return dst
 }
 
 func (p *player) float() float64 {
@@ -267,50 +272,90 @@ func (p *player) float() float64 {
 	return f
 }
 
+// id returns the first string of a record: the id of an item. The record is well formed.
+func (r record) id() []byte {
+	_, k := binary.Uvarint(r)
+	n, j := binary.Uvarint(r[k:])
+	return r[k+j : k+j+int(n)]
+}
+
 // What an entry takes in memory beyond what it points to: its place in a map, with the room that a
 // map leaves, and what allocation rounds up.
 const (
 	slot       = 44
 	mapSize    = 400 // of a map of strings with a few entries
-	itemStruct = int64(unsafe.Sizeof(itemEntry{})) + slot
 	userStruct = int64(unsafe.Sizeof(userEntry{})+unsafe.Sizeof(grebev1.User{})) + slot + 32
 	eventSize  = int64(unsafe.Sizeof(grebev1.Event{})) + 8
+	itemRoom   = 24 // of an item beyond its record: version, length and a slot of the table
 )
 
-// newItem returns an entry without a version.
-func newItem(r record) (*itemEntry, error) {
-	p := play(r)
-	e := &itemEntry{digest: r.digest(), size: itemStruct + int64(len(p.strings))}
-	it := &e.item
+// newItem decodes the record of an item.
+func newItem(r record) (*prompt.Item, error) {
+	var s scratch
+	if err := s.decode(play(r)); err != nil {
+		return nil, err
+	}
+	it := s.item
+	return &it, nil
+}
+
+// scratch decodes items one after the other into the same memory. The zero value is ready.
+type scratch struct {
+	item          prompt.Item
+	tokens, codes []int32
+	values        []string
+	attributes    map[string][]string
+}
+
+// read decodes a record. The item shares the record's memory, and is valid until the next call.
+func (s *scratch) read(r record) error {
+	p := player{bad: true}
+	if n, k := binary.Uvarint(r); k > 0 && n <= uint64(len(r)-k) {
+		strings := r[k : k+int(n)]
+		p = player{strings: unsafe.String(unsafe.SliceData(strings), len(strings)), numbers: r[k+int(n):]}
+	}
+	clear(s.attributes)
+	s.values = s.values[:0]
+	return s.decode(&p)
+}
+
+func (s *scratch) decode(p *player) error {
+	it := &s.item
 	*it = prompt.Item{ID: p.str(), Text: p.str(), Identifier: -1}
 	flags := p.count(math.MaxInt32)
 	if flags&hasTokens != 0 {
-		it.Tokens = p.ints()
+		s.tokens = p.ints(s.tokens)
+		it.Tokens = s.tokens
 	}
 	if flags&hasIdentifier != 0 {
 		it.Identifier = int32(p.int())
 	}
 	if flags&hasCodes != 0 {
-		it.Codes = p.ints()
+		s.codes = p.ints(s.codes)
+		it.Codes = s.codes
 	}
-	e.size += 4 * int64(len(it.Tokens)+len(it.Codes))
 	if n := p.count(len(p.strings)); n > 0 {
-		it.Attributes = make(map[string][]string, n)
-		for range n {
-			name := p.str()
-			values := make([]string, p.count(len(p.strings)))
-			for i := range values {
-				values[i] = p.str()
-			}
-			it.Attributes[name] = values
-			e.size += int64(16*len(values)) + 8
+		if s.attributes == nil {
+			s.attributes = make(map[string][]string, n)
 		}
-		e.size += mapSize + int64(max(0, n-8))*64
+		it.Attributes = s.attributes
+		for range n {
+			name, count := p.str(), p.count(len(p.strings))
+			if s.values == nil {
+				s.values = make([]string, 0, max(n, count))
+			}
+			s.values = slices.Grow(s.values, count)
+			from := len(s.values)
+			for range count {
+				s.values = append(s.values, p.str())
+			}
+			it.Attributes[name] = s.values[from:len(s.values):len(s.values)]
+		}
 	}
 	if err := p.done(); err != nil {
-		return nil, fmt.Errorf("item: %w", err)
+		return fmt.Errorf("item: %w", err)
 	}
-	return e, nil
+	return nil
 }
 
 // newUser returns an entry without a version.
@@ -325,7 +370,7 @@ func newUser(r record) (*userEntry, error) {
 		m.Text = &text
 	}
 	if flags&hasTokens != 0 {
-		m.Tokens = p.ints()
+		m.Tokens = p.ints(nil)
 	}
 	if flags&hasHistory != 0 {
 		m.History = make([]string, p.count(len(p.strings)))

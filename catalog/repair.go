@@ -101,8 +101,9 @@ func survey(dir string, opt *pebble.Options) (*surveyed, error) {
 	if errors.Is(err, pebble.ErrDBDoesNotExist) {
 		err = nil
 	}
-	s.items, s.users = len(c.items), len(c.users)
-	for _, e := range c.items {
+	s.items, s.users = c.items.n, len(c.users)
+	all := c.items.list(c.items.n)
+	for e := range all.entries() {
 		s.newest = max(s.newest, e.version)
 	}
 	for _, e := range c.users {

@@ -126,7 +126,7 @@ type copying struct {
 	ahead bool             // it stands at a pair
 	last  []byte           // the last key that came
 
-	items  map[string]*itemEntry
+	items  *items
 	users  map[string]*userEntry
 	totals totals
 }
@@ -136,7 +136,7 @@ type copying struct {
 // After an error, or a crash, LogState.Incomplete says that the files are a mixture, and Replace must be called again.
 func (c *Catalog) Replace(ctx context.Context, head Head, next func() ([]byte, error)) error {
 	return c.alone(ctx, func() error {
-		cp := &copying{c: c, head: head, b: c.store.batch(), items: map[string]*itemEntry{}, users: map[string]*userEntry{}}
+		cp := &copying{c: c, head: head, b: c.store.batch(), items: newItems(), users: map[string]*userEntry{}}
 		defer func() { cp.b.close() }()
 		if err := cp.run(next); err != nil {
 			return fmt.Errorf("catalog: copy: %w", err)
@@ -230,7 +230,7 @@ func (cp *copying) removeUntil(key []byte) error {
 	return cp.local.Error()
 }
 
-// keep takes a pair into the maps. An entry that this catalog has in the same form stays as it is.
+// keep takes a pair into the maps. A user that this catalog has in the same form stays as it is.
 func (cp *copying) keep(kind byte, value []byte) error {
 	switch kind {
 	case 'i':
@@ -238,12 +238,9 @@ func (cp *copying) keep(kind byte, value []byte) error {
 		if err != nil {
 			return err
 		}
-		if old := cp.c.items[e.item.ID]; old != nil && old.version == e.version && old.digest == e.digest {
-			e = old
-		}
-		cp.items[e.item.ID] = e
-		cp.totals.bytes += e.size
-		cp.totals.digest = cp.totals.digest.plus(e.digest)
+		cp.items.put(e.record, e.version)
+		cp.totals.bytes += e.size()
+		cp.totals.digest = cp.totals.digest.plus(e.digest())
 	case 'u':
 		e, err := parseUser(value, cp.c.opt.MaxHistory)
 		if err != nil {
@@ -289,14 +286,14 @@ func (cp *copying) complete() error {
 	if err := b.commit(cp.head.Version); err != nil {
 		return cp.c.fail(err)
 	}
-	cp.c.store.db.SetNote(pebbleopen.Note{cp.head.Version, uint64(len(cp.items)), uint64(len(cp.users))})
+	cp.c.store.db.SetNote(pebbleopen.Note{cp.head.Version, uint64(cp.items.n), uint64(len(cp.users))})
 	return nil
 }
 
 // show shows the copy to readers and subscribers.
 func (cp *copying) show() {
 	c := cp.c
-	r, watches := c.newRound()
+	r, watches := c.newRound(0)
 	cp.diff(r)
 	cp.totals.version, cp.totals.dropped = cp.head.Version, r.totals.dropped
 	c.mu.Lock()
@@ -320,9 +317,11 @@ func (cp *copying) show() {
 
 // diff adds the steps from what this catalog shows to the copy.
 func (cp *copying) diff(r *round) {
-	for id, e := range cp.items {
-		if old := cp.c.items[id]; old != e {
-			r.steps = append(r.steps, step{id: id, oldItem: old, newItem: e, version: e.version})
+	copied := cp.items.list(cp.items.n)
+	for e := range copied.entries() {
+		id := e.id()
+		if old := cp.c.items.find(id); !old.same(e.record) || old.version != e.version {
+			r.steps = append(r.steps, step{id: id, oldItem: old, newItem: &e, version: e.version})
 		}
 	}
 	for id, e := range cp.users {
@@ -331,9 +330,10 @@ func (cp *copying) diff(r *round) {
 		}
 	}
 	slices.SortFunc(r.steps, func(a, b step) int { return cmp.Compare(a.version, b.version) })
-	for id, old := range cp.c.items {
-		if cp.items[id] == nil {
-			r.steps = append(r.steps, step{id: id, oldItem: old, deletion: true, version: cp.head.Version})
+	own := cp.c.items.list(cp.c.items.n)
+	for old := range own.entries() {
+		if id := old.id(); cp.items.find(id) == nil {
+			r.steps = append(r.steps, step{id: id, oldItem: &old, deletion: true, version: cp.head.Version})
 		}
 	}
 	for id, old := range cp.c.users {

@@ -42,13 +42,13 @@ type round struct {
 	data   []byte   // of that record
 }
 
-// newRound returns an empty round, and who is to be told of it.
-func (c *Catalog) newRound() (r *round, watches []func(Change)) {
+// newRound returns an empty round for about n changes, and who is to be told of it.
+func (c *Catalog) newRound(n int) (r *round, watches []func(Change)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return &round{
-		c: c, totals: c.totals, uncut: c.uncut, items: map[string]*itemEntry{}, users: map[string]*userEntry{},
-		nItems: len(c.items), nUsers: len(c.users),
+		c: c, totals: c.totals, uncut: c.uncut, items: make(map[string]*itemEntry, n), users: map[string]*userEntry{},
+		steps: make([]step, 0, n), nItems: c.items.n, nUsers: len(c.users),
 	}, c.watches
 }
 
@@ -60,7 +60,11 @@ func (c *Catalog) round(group []*writer) {
 		}
 		return
 	}
-	r, watches := c.newRound()
+	n := 0
+	for _, w := range group {
+		n += len(w.muts)
+	}
+	r, watches := c.newRound(n)
 	if failed == nil && c.store != nil {
 		r.batch = c.store.batch()
 		defer r.batch.close()
@@ -166,17 +170,18 @@ func (r *round) publish() {
 			switch s := &r.steps[i]; {
 			case s.ended:
 			case s.newItem != nil:
-				c.items[s.newItem.item.ID] = s.newItem
+				c.items.put(s.newItem.record, s.newItem.version)
 			case s.newUser != nil:
 				c.users[s.newUser.user.Id] = s.newUser
 			case s.user:
 				delete(c.users, s.id)
 			default:
-				delete(c.items, s.id)
+				c.items.remove(s.id)
 			}
 		}
 		c.mu.Unlock()
 	}
+	c.items.tidy(c.changing)
 	c.mu.Lock()
 	c.totals, c.uncut = r.totals, r.uncut
 	c.mu.Unlock()
@@ -202,6 +207,13 @@ func (r *round) publish() {
 	}
 }
 
+// changing calls f while readers wait.
+func (c *Catalog) changing(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
 func (r *round) tell(watches []func(Change)) {
 	if len(watches) == 0 {
 		return
@@ -222,7 +234,7 @@ func (e *itemEntry) message() *prompt.Item {
 	if e == nil {
 		return nil
 	}
-	return &e.item
+	return e.item()
 }
 
 func (e *userEntry) message() *grebev1.User {
@@ -238,7 +250,7 @@ func (r *round) item(id string) *itemEntry {
 	if e, ok := r.items[id]; ok {
 		return e
 	}
-	return r.c.items[id]
+	return r.c.items.find(id)
 }
 
 func (r *round) user(id string) *userEntry {
@@ -315,12 +327,12 @@ func (r *round) room(grow int64, created bool, n, most int, what string) error {
 
 func (r *round) putItem(m *mutation) {
 	old := r.item(m.id)
-	if old != nil && old.digest == m.item.digest {
+	if old.same(m.record) {
 		return
 	}
-	grow := m.item.size
+	grow := itemSize(m.record)
 	if old != nil {
-		grow -= old.size
+		grow -= old.size()
 	}
 	if m.Err = r.room(grow, old == nil, r.nItems, r.c.opt.MaxItems, "items"); m.Err != nil {
 		return
@@ -328,19 +340,20 @@ func (r *round) putItem(m *mutation) {
 	if old == nil {
 		r.nItems++
 	} else {
-		r.totals.digest = r.totals.digest.minus(old.digest)
+		r.totals.digest = r.totals.digest.minus(old.digest())
 	}
 	r.totals.bytes += grow
-	r.totals.digest = r.totals.digest.plus(m.item.digest)
-	m.item.version = r.add(step{id: m.item.item.ID, oldItem: old, newItem: m.item})
-	r.items[m.item.item.ID] = m.item
+	r.totals.digest = r.totals.digest.plus(m.digest)
+	e := &itemEntry{record: m.record}
+	e.version = r.add(step{id: m.id, oldItem: old, newItem: e})
+	r.items[m.id] = e
 	m.Created, m.Changed = old == nil, true
 	if r.batch != nil {
-		r.batch.put(false, m.id, m.item.version, m.record)
+		r.batch.put(false, m.id, e.version, m.record)
 		if r.c.log != nil {
 			r.batch.unbury(false, m.id)
 		}
-		r.log(entry{kind: putsItem, version: m.item.version, record: m.record})
+		r.log(entry{kind: putsItem, version: e.version, record: m.record})
 	}
 }
 
@@ -350,8 +363,8 @@ func (r *round) deleteItem(m *mutation) {
 		return
 	}
 	r.nItems--
-	r.totals.bytes -= old.size
-	r.totals.digest = r.totals.digest.minus(old.digest)
+	r.totals.bytes -= old.size()
+	r.totals.digest = r.totals.digest.minus(old.digest())
 	version := r.add(step{id: m.id, oldItem: old, deletion: true})
 	r.items[m.id] = nil
 	m.Changed = true

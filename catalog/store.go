@@ -241,7 +241,7 @@ func (c *Catalog) read(s *store) error {
 		if err := c.readEntry(it.Key()[0], it.Value()); err != nil {
 			return fmt.Errorf("entry %x: %w", it.Key(), err)
 		}
-		if c.totals.bytes > c.opt.MaxMemory || len(c.items) > c.opt.MaxItems || len(c.users) > c.opt.MaxUsers {
+		if c.totals.bytes > c.opt.MaxMemory || c.items.n > c.opt.MaxItems || len(c.users) > c.opt.MaxUsers {
 			return fmt.Errorf("%w: it holds more than %d items, %d users or %d bytes of memory: raise the limit",
 				ErrFull, c.opt.MaxItems, c.opt.MaxUsers, c.opt.MaxMemory)
 		}
@@ -266,9 +266,9 @@ func (c *Catalog) readItem(value []byte) error {
 	if err != nil {
 		return err
 	}
-	c.items[e.item.ID] = e
-	c.totals.bytes += e.size
-	c.totals.digest = c.totals.digest.plus(e.digest)
+	c.items.put(e.record, e.version)
+	c.totals.bytes += e.size()
+	c.totals.digest = c.totals.digest.plus(e.digest())
 	return nil
 }
 
@@ -282,18 +282,16 @@ func (c *Catalog) readUser(value []byte) error {
 	return nil
 }
 
-// parseItem reads the value of an item.
+// parseItem reads the value of an item. The entry shares its memory.
 func parseItem(value []byte) (*itemEntry, error) {
 	f, rest, err := nextFrame(value)
 	if err != nil || len(rest) > 0 || f.kind != wholeFrame {
 		return nil, errRecord
 	}
-	e, err := newItem(f.record)
-	if err != nil {
+	if _, err := newItem(f.record); err != nil {
 		return nil, err
 	}
-	e.version = f.version
-	return e, nil
+	return &itemEntry{record: f.record, version: f.version}, nil
 }
 
 // parseUser reads the value of a user.

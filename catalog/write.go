@@ -95,8 +95,8 @@ type mutation struct {
 	verb   verb
 	id     string
 	record record     // what is put or appended
-	item   *itemEntry // what is put, without a version
-	user   *userEntry
+	digest digest     // of an item that is put
+	user   *userEntry // that is put, without a version
 
 	Result
 	dropped    int    // of a history
@@ -242,7 +242,7 @@ func (m *mutation) prepare(op *Op, maxHistory int) {
 		m.verb, m.id = putItem, op.PutItem.Id
 		if m.Err = checkID(m.id); m.Err == nil {
 			m.record = itemRecord(op.PutItem)
-			m.item, m.Err = newItem(m.record)
+			m.digest = m.record.digest()
 		}
 	case op.PutUser != nil:
 		m.verb, m.id = putUser, op.PutUser.Id

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"grebe/catalog"
@@ -118,9 +117,7 @@ func (k *Keeper) expire(ctx context.Context) {
 // Record makes a version of the catalog's present items, if there is none yet, in a process that serves no models. A
 // catalog without codes and without versions gets none.
 func Record(c *catalog.Catalog, opt KeeperOptions) error {
-	items := c.Entries()
-	if _, err := os.Stat(opt.Dir); missing(err) && !slices.ContainsFunc(items,
-		func(e catalog.Entry) bool { return hasCodes(e.Item) }) {
+	if _, err := os.Stat(opt.Dir); missing(err) && !anyCodes(c) {
 		return nil
 	}
 	k := &Keeper{log: opt.Logger, dir: opt.Dir, pins: map[string]Pin{}}
@@ -129,7 +126,10 @@ func Record(c *catalog.Catalog, opt KeeperOptions) error {
 	if err != nil {
 		return err
 	}
-	h, err := history.Open(items, version, history.Options{
+	if hurt != nil && k.log != nil {
+		k.log.Warn("a file of activated versions is damaged", "file", k.pinFile(), "error", hurt)
+	}
+	return history.Record(c.Scan(), version, history.Options{
 		Dir: opt.Dir, Keep: opt.Keep, Logger: opt.Logger, InUse: func(number uint64) bool {
 			for _, p := range k.pins {
 				if p.Version == number {
@@ -138,11 +138,13 @@ func Record(c *catalog.Catalog, opt KeeperOptions) error {
 			}
 			return false
 		}})
-	if err != nil {
-		return err
+}
+
+func anyCodes(c *catalog.Catalog) bool {
+	for e := range c.Scan() {
+		if hasCodes(e.Item) {
+			return true
+		}
 	}
-	if hurt != nil {
-		h.Hurt(k.pinFile(), hurt)
-	}
-	return h.Close()
+	return false
 }

@@ -105,7 +105,7 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 	if err != nil {
 		return nil, err
 	}
-	if k.history, err = history.Open(c.Entries(), k.version,
+	if k.history, err = history.Open(c.Scan(), k.version,
 		history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
 		return nil, err
 	}

@@ -82,7 +82,8 @@ func (f *Importance) fit(r *rand.Rand, m *serve.Model, user []int32, items [][]i
 // itemsOf returns the tokens of all items that a model reads, and a function that says which tokens identify items.
 func itemsOf(c *catalog.Catalog, m *serve.Model) (items [][]int32, alike func(token int32) bool) {
 	identifier := map[int32]bool{}
-	for _, it := range c.Items() {
+	for e := range c.All() {
+		it := e.Item
 		if it.Identifier >= 0 {
 			identifier[it.Identifier] = true
 		}

@@ -18,7 +18,8 @@ import (
 func Items(w *cli.World, c *catalog.Catalog, m *serve.Model) error {
 	var items [][]int32
 	skipped := 0
-	for _, it := range c.Items() {
+	for e := range c.All() {
+		it := e.Item
 		tokens, err := m.Prompt.ItemTokens(it)
 		if err != nil || len(tokens) == 0 {
 			skipped++

@@ -133,7 +133,8 @@ func naturalTokens(c *catalog.Catalog, dir string, vocab int) (func(token int32)
 		text, ok := tok.TokenText(int32(i))
 		natural[i] = ok && proto.Natural(text)
 	}
-	for _, it := range c.Items() {
+	for e := range c.All() {
+		it := e.Item
 		if it.Identifier >= 0 && int(it.Identifier) < vocab {
 			natural[it.Identifier] = false
 		}

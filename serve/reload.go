@@ -409,7 +409,8 @@ func (s *Service) hottest(old *checkpoint) []string {
 		rank int
 	}
 	var all []heat
-	for _, it := range s.catalog.Items() {
+	for e := range s.catalog.All() {
+		it := e.Item
 		tokens, err := old.Prompt.ItemTokens(it)
 		if err != nil || len(tokens) == 0 {
 			continue

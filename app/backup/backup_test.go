@@ -39,7 +39,7 @@ func openSite(t *testing.T, dir string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.catalog.Close() })
-	s.history, err = history.Open(s.catalog.Entries(), s.catalog.Stats().Version,
+	s.history, err = history.Open(s.catalog.All(), s.catalog.Stats().Version,
 		history.Options{Dir: datadir.Versions(dir), Compact: 4, Keep: 100})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 func TestALogThatCannotBeRead(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(100)
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	for i := range 60 { // two generations
 		w.put(fmt.Sprint("item", i), 3, 3)
 		w.remember(must(h.Apply(w.delta())))
@@ -28,14 +29,14 @@ func TestALogThatCannotBeRead(t *testing.T) {
 	for _, fault := range []error{syscall.EIO, syscall.EMFILE, os.ErrPermission} {
 		opt := w.options(dir)
 		opt.readFile = func(name string) ([]byte, error) { return nil, &os.PathError{Op: "read", Path: name, Err: fault} }
-		if _, err := Open(w.entries(), w.version, opt); !errors.Is(err, fault) {
+		if _, err := Open(slices.Values(w.entries()), w.version, opt); !errors.Is(err, fault) {
 			t.Fatalf("%v: %v", fault, err)
 		}
 		if fmt.Sprint(contentsOfFolder(t, dir)) != fmt.Sprint(before) {
 			t.Fatalf("%v: the files have changed", fault)
 		}
 	}
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	defer h.Close()
 	if len(h.Versions()) != want || h.Damaged() != 0 {
 		t.Errorf("%d versions, %d damaged; want %d, none", len(h.Versions()), h.Damaged(), want)
@@ -51,7 +52,7 @@ func TestADiskThatStaysFull(t *testing.T) {
 	opt.Keep = 1000
 	now := time.Unix(1e9, 0)
 	opt.Now = func() time.Time { return now }
-	h := must(Open(w.entries(), w.version, opt))
+	h := must(Open(slices.Values(w.entries()), w.version, opt))
 	lift := limitFiles(t, 50)
 	generations := map[*Generation]bool{}
 	for i := range 200 {
@@ -78,7 +79,7 @@ func TestADiskThatStaysFull(t *testing.T) {
 	w.put("item1", 9, 9)
 	w.remember(must(h.Apply(w.delta())))
 	mustDo(t, h.Close())
-	h = must(Open(w.entries(), w.version, opt))
+	h = must(Open(slices.Values(w.entries()), w.version, opt))
 	defer h.Close()
 	if h.Damaged() != 0 || h.Head().Number != w.version {
 		t.Errorf("%d damaged, version %d, want %d", h.Damaged(), h.Head().Number, w.version)
@@ -92,7 +93,7 @@ func TestAMissingItemsFile(t *testing.T) {
 	w.fill(50)
 	opt := w.options(dir)
 	opt.Keep = 100
-	h := must(Open(w.entries(), w.version, opt))
+	h := must(Open(slices.Values(w.entries()), w.version, opt))
 	first := h.Head()
 	for i := range 60 {
 		w.put(fmt.Sprint("item", i), 3, 3)
@@ -118,13 +119,13 @@ func TestAMissingItemsFile(t *testing.T) {
 func TestTheNewestItemsAreRestored(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(20)
-	mustDo(t, must(Open(w.entries(), w.version, w.options(dir))).Close())
+	mustDo(t, must(Open(slices.Values(w.entries()), w.version, w.options(dir))).Close())
 	for i := range 3 {
 		w.version++
 		id := fmt.Sprint("new", i)
 		w.items[id] = catalog.Entry{Item: &prompt.Item{ID: id, Codes: []int32{1, 1}}, Version: w.version}
 	}
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	defer h.Close()
 	w.remember(h.Head())
 	w.check(t, h, h.Head())

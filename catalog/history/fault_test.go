@@ -45,7 +45,7 @@ func limitFiles(t *testing.T, n uint64) (lift func()) {
 func TestVersionsAfterOneThatWasNotWritten(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(100)
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	lift := limitFiles(t, 50) // the frame is cut off; the log can be truncated to what it was
 	w.put("item1", 3, 3)
 	if v, err := h.Apply(w.delta()); err == nil || v.Number != w.version {
@@ -58,7 +58,7 @@ func TestVersionsAfterOneThatWasNotWritten(t *testing.T) {
 	}
 	want := h.Versions()
 	mustDo(t, h.Close())
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	defer h.Close()
 	if h.Damaged() != 0 {
 		t.Errorf("%d files are damaged after a restart", h.Damaged())
@@ -76,7 +76,7 @@ func TestVersionsAfterOneThatWasNotWritten(t *testing.T) {
 func TestPriorStaysLoaded(t *testing.T) {
 	w := newWorld()
 	w.fill(50)
-	h := must(Open(w.entries(), w.version, w.options(t.TempDir())))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(t.TempDir())))
 	defer h.Close()
 	old := h.Head()
 	for i := range 41 { // more than w.options compacts at
@@ -98,7 +98,7 @@ func TestPriorStaysLoaded(t *testing.T) {
 func TestFolderWithBrackets(t *testing.T) {
 	w, r := newWorld(), rand.New(rand.NewPCG(8, 1))
 	opt := w.options(filepath.Join(t.TempDir(), "data[1]*"))
-	h := must(Open(nil, 0, opt))
+	h := must(Open(slices.Values([]catalog.Entry{}), 0, opt))
 	for range 300 {
 		w.put("x", r.Int32N(1000))
 		must(h.Apply(w.delta()))
@@ -119,12 +119,12 @@ func TestFolderWithBrackets(t *testing.T) {
 func TestLeftFilesAreRemoved(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(10)
-	mustDo(t, must(Open(w.entries(), w.version, w.options(dir))).Close())
+	mustDo(t, must(Open(slices.Values(w.entries()), w.version, w.options(dir))).Close())
 	left := []string{fmt.Sprintf("log-%020d", 3), fmt.Sprintf("index-0011223344556677-%020d", 3)}
 	for _, name := range append(slices.Clone(left), "activated.json", "README") {
 		mustDo(t, os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o600))
 	}
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	defer h.Close()
 	var names []string
 	for _, e := range must(os.ReadDir(dir)) {
@@ -144,7 +144,7 @@ func TestLeftFilesAreRemoved(t *testing.T) {
 func TestFilesThatCannotBeOpened(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(50)
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	old := h.Head()
 	for i := range 41 {
 		w.put(fmt.Sprint("item", i), 5, 5)
@@ -162,7 +162,7 @@ func TestFilesThatCannotBeOpened(t *testing.T) {
 	mustDo(t, h.Load(old))
 	mustDo(t, h.Close())
 	limit = noMoreFiles(t)
-	h, err = Open(w.entries(), w.version, w.options(dir))
+	h, err = Open(slices.Values(w.entries()), w.version, w.options(dir))
 	limit()
 	if err == nil {
 		t.Errorf("it opens, with %d damaged", h.Damaged())
@@ -187,7 +187,7 @@ func noMoreFiles(t *testing.T) (lift func()) {
 // A damaged generation is removed, and no other: least of all the first one of a catalog that was empty.
 func TestADamagedGenerationIsRemoved(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
-	h := must(Open(nil, 0, w.options(dir)))
+	h := must(Open(slices.Values([]catalog.Entry{}), 0, w.options(dir)))
 	w.remember(h.Head())
 	for i := range 41 {
 		w.put(fmt.Sprint("item", i), 5, 5)
@@ -196,7 +196,7 @@ func TestADamagedGenerationIsRemoved(t *testing.T) {
 	bad := h.Head().gen.file("items")
 	mustDo(t, h.Close())
 	mustDo(t, os.Truncate(bad, 90))
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	v, ok := h.Find(0)
 	if !ok {
 		t.Fatal("the generation before went with the damaged one")
@@ -206,7 +206,7 @@ func TestADamagedGenerationIsRemoved(t *testing.T) {
 		t.Errorf("%d damaged", h.Damaged())
 	}
 	mustDo(t, h.Close())
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	if h.Damaged() != 0 {
 		t.Errorf("%d damaged at the next start", h.Damaged())
 	}
@@ -216,7 +216,7 @@ func TestADamagedGenerationIsRemoved(t *testing.T) {
 // Postings count what they hold, also what they find for a question with many values.
 func TestPostingsAreCounted(t *testing.T) {
 	w := newWorld()
-	h := must(Open(nil, 0, w.options("")))
+	h := must(Open(slices.Values([]catalog.Entry{}), 0, w.options("")))
 	many := make([]string, 20)
 	for i := range many {
 		many[i] = fmt.Sprint(i % 12)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"grebe/catalog"
 	"grebe/internal/durable"
 )
 
@@ -88,22 +90,74 @@ func (g *Generation) mapBase() error {
 
 func (g *Generation) writeItems(w io.Writer) error {
 	s := &g.table.base
+	return g.writeBase(w, s, uint64(len(s.blob)), func(out io.Writer) error {
+		_, err := out.Write(s.blob)
+		return err
+	})
+}
+
+// writeBase writes a base with the marks and the number of a segment. records writes its records, which take size bytes.
+func (g *Generation) writeBase(w io.Writer, s *segment, size uint64, records func(io.Writer) error) error {
 	sum := crc32.New(castagnoli)
 	out := io.MultiWriter(w, sum)
 	b := append([]byte(itemsMagic), g.begun.encode()...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.n))
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(s.blob)))
+	b = binary.LittleEndian.AppendUint64(b, size)
 	for _, m := range s.marks {
 		b = binary.LittleEndian.AppendUint64(b, m)
 	}
 	if _, err := out.Write(b); err != nil {
 		return err
 	}
-	if _, err := out.Write(s.blob); err != nil {
+	if err := records(out); err != nil {
 		return err
 	}
 	_, err := w.Write(binary.LittleEndian.AppendUint64(nil, uint64(sum.Sum32())))
 	return err
+}
+
+// stream writes a base and begins its log, as create does, but never has the records in memory. So it goes over the
+// items twice: what the file begins with describes them all.
+func (g *Generation) stream(items iter.Seq[catalog.Entry]) error {
+	var s segment // has no records
+	size := 0
+	var buf, line []byte
+	for e := range items {
+		if s.n%markEvery == 0 {
+			s.marks = append(s.marks, uint64(size))
+		}
+		buf = content(buf[:0], e.Item)
+		line = appendRecord(line[:0], e.Version, buf)
+		size += len(line)
+		s.n++
+		if len(e.Item.Codes) == 0 {
+			g.begun.bare++
+		}
+		g.begun.digest = g.begun.digest.plus(digestOf(buf))
+	}
+	g.begun.items = s.n - g.begun.bare
+	if err := durable.MkdirAll(g.dir); err != nil {
+		return err
+	}
+	err := WriteFile(g.file("items"), func(w io.Writer) error {
+		return g.writeBase(w, &s, uint64(size), func(out io.Writer) error {
+			for e := range items {
+				buf = content(buf[:0], e.Item)
+				line = appendRecord(line[:0], e.Version, buf)
+				if _, err := out.Write(line); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if g.log, err = durable.OpenFile(g.file("log"), true); err != nil {
+		return err
+	}
+	return errors.Join(durable.SyncDir(g.dir), g.close())
 }
 
 // encode writes a head with a checksum of its own.

@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func TestFormat1IsRead(t *testing.T) {
 		dir, items := format1(t)
 		items = change(items)
 		for range 2 { // the second time what the first has written
-			h := must(Open(items, 9, Options{Dir: dir}))
+			h := must(Open(slices.Values(items), 9, Options{Dir: dir}))
 			if h.Damaged() != 0 {
 				t.Errorf("%s: %d damaged", name, h.Damaged())
 			}

@@ -198,26 +198,37 @@ func (g *Generation) compact(v *Version) *Generation {
 
 // diff returns what makes the last version one of the given items, versions ascending. It fails where one
 // version of an item means two things: then the generation is of another catalog.
-func (g *Generation) diff(items []catalog.Entry) (f frame, ok bool) {
+func (g *Generation) diff(items iter.Seq[catalog.Entry]) (f frame, ok bool) {
 	var buf []byte
 	add := func(e catalog.Entry) { f.added = append(f.added, record{e.Version, content(nil, e.Item)}) }
-	i := 0
-	for slot, r := range g.byVersion() {
-		for ; i < len(items) && items[i].Version < r.version; i++ {
-			add(items[i])
+	pull, stop := iter.Pull(items)
+	defer stop()
+	following := func() (catalog.Entry, bool) {
+		e, more := pull()
+		if more && len(e.Item.Codes) == 0 {
+			f.bare++
 		}
-		if i < len(items) && items[i].Version == r.version {
-			buf = content(buf[:0], items[i].Item)
+		return e, more
+	}
+	e, more := following()
+	for slot, r := range g.byVersion() {
+		for more && e.Version < r.version {
+			add(e)
+			e, more = following()
+		}
+		if more && e.Version == r.version {
+			buf = content(buf[:0], e.Item)
 			if string(buf) != string(r.content) {
 				return f, false
 			}
-			i++
+			e, more = following()
 			continue
 		}
 		f.removed = append(f.removed, slot)
 	}
-	for ; i < len(items); i++ {
-		add(items[i])
+	for more {
+		add(e)
+		e, more = following()
 	}
 	return f, true
 }

@@ -24,6 +24,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"slices"
@@ -106,9 +107,30 @@ type Delta struct {
 	Add     []catalog.Entry // of ids that are not there or removed, versions ascending
 }
 
+// Record does what Open and Close do. Of a folder without versions it keeps no items in memory.
+func Record(items iter.Seq[catalog.Entry], version uint64, opt Options) error {
+	opt.setDefaults()
+	numbers, err := generations(opt.Dir)
+	if err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	if len(numbers) > 0 {
+		h, err := Open(items, version, opt)
+		if err != nil {
+			return err
+		}
+		return h.Close()
+	}
+	g := &Generation{dir: opt.Dir, begun: head{number: version, created: opt.Now()}}
+	if err := g.stream(items); err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	return nil
+}
+
 // Open restores what the folder has and brings it to what the catalog has: all its items, versions
-// ascending, and its own version.
-func Open(items []catalog.Entry, version uint64, opt Options) (*History, error) {
+// ascending, and its own version. It keeps no item that it was given.
+func Open(items iter.Seq[catalog.Entry], version uint64, opt Options) (*History, error) {
 	opt.setDefaults()
 	h := &History{opt: opt, removing: durable.NewTrouble(opt.Logger,
 		"files of old versions of the catalog cannot be removed")}
@@ -117,7 +139,7 @@ func Open(items []catalog.Entry, version uint64, opt Options) (*History, error) 
 			return nil, fmt.Errorf("history: %w", err)
 		}
 	}
-	if err := h.follow(items, version, countBare(items)); err != nil {
+	if err := h.follow(items, version); err != nil {
 		return nil, fmt.Errorf("history: %w", errors.Join(err, h.close()))
 	}
 	h.thin()
@@ -267,17 +289,20 @@ func (h *History) abandon(g *Generation) {
 }
 
 // begin makes a first generation.
-func (h *History) begin(items []catalog.Entry, version uint64, bare int) error {
-	return h.beginAt(items, head{number: version, created: h.opt.Now(), bare: bare})
+func (h *History) begin(items iter.Seq[catalog.Entry], version uint64) error {
+	return h.beginAt(items, head{number: version, created: h.opt.Now()})
 }
 
 // beginAt makes a generation of items. Earlier versions that are listed stay.
-func (h *History) beginAt(items []catalog.Entry, at head) error {
+func (h *History) beginAt(items iter.Seq[catalog.Entry], at head) error {
 	var base segment
 	var buf []byte
-	for _, e := range items {
+	for e := range items {
 		buf = content(buf[:0], e.Item)
 		base.add(e.Version, buf)
+		if len(e.Item.Codes) == 0 {
+			at.bare++
+		}
 	}
 	at.items, at.digest = base.n-at.bare, base.digest()
 	g := newGeneration(h.opt.Dir, at, base)
@@ -287,22 +312,22 @@ func (h *History) beginAt(items []catalog.Entry, at head) error {
 
 // upgrade goes on from a generation of format 1, whose records have no texts: a new one begins with whole
 // items. Versions before it stay as they are.
-func (h *History) upgrade(items []catalog.Entry, version uint64, bare int) error {
+func (h *History) upgrade(items iter.Seq[catalog.Entry], version uint64) error {
 	old, last := h.current, h.versions[len(h.versions)-1]
 	var sum Digest
-	for _, e := range items {
+	for e := range items {
 		if len(e.Item.Codes) > 0 {
 			sum = sum.plus(digestOf(generated(nil, e.Item)))
 		}
 	}
-	at := head{number: last.Number, created: last.Created, bare: bare}
+	at := head{number: last.Number, created: last.Created}
 	if sum != last.Digest {
 		if version <= last.Number {
 			h.hurt(h.opt.Dir, errors.New("it does not fit the catalog"))
 			if err := h.discard(); err != nil {
 				return err
 			}
-			return h.begin(items, version, bare)
+			return h.begin(items, version)
 		}
 		at.number, at.created = version, h.opt.Now()
 	} else {
@@ -321,21 +346,21 @@ func (h *History) upgrade(items []catalog.Entry, version uint64, bare int) error
 }
 
 // follow brings the head to what the catalog has.
-func (h *History) follow(items []catalog.Entry, version uint64, bare int) error {
+func (h *History) follow(items iter.Seq[catalog.Entry], version uint64) error {
 	if h.current == nil {
-		return h.begin(items, version, bare)
+		return h.begin(items, version)
 	}
 	if h.current.plain {
-		return h.upgrade(items, version, bare)
+		return h.upgrade(items, version)
 	}
 	f, ok := h.current.diff(items)
-	f.version, f.created, f.bare = version, h.opt.Now(), bare
+	f.version, f.created = version, h.opt.Now()
 	if changed := len(f.removed)+len(f.added) > 0; !ok || changed && version <= h.versions[len(h.versions)-1].Number {
 		h.hurt(h.opt.Dir, errors.New("it does not fit the catalog"))
 		if err := h.discard(); err != nil {
 			return err
 		}
-		return h.begin(items, version, bare)
+		return h.begin(items, version)
 	}
 	_, err := h.push(h.current, f)
 	return err

@@ -196,7 +196,7 @@ func TestVersionsAreWhatTheCatalogWas(t *testing.T) {
 		}
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 2))
 		w := newWorld()
-		h, err := Open(w.entries(), w.version, w.options(dir))
+		h, err := Open(slices.Values(w.entries()), w.version, w.options(dir))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func TestVersionsAreWhatTheCatalogWas(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.changed = nil
-				h, err = Open(w.entries(), w.version, w.options(dir))
+				h, err = Open(slices.Values(w.entries()), w.version, w.options(dir))
 			} else {
 				_, err = h.Apply(w.delta())
 			}
@@ -238,7 +238,7 @@ func TestNothingIsWrittenAtAStartWithoutChanges(t *testing.T) {
 	for range 200 {
 		w.change(r)
 	}
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	w.changed = nil
 	for range 5 {
 		w.change(r)
@@ -248,7 +248,7 @@ func TestNothingIsWrittenAtAStartWithoutChanges(t *testing.T) {
 	mustDo(t, h.Close())
 	before := contentsOfFolder(t, dir)
 	w.version += 3 // users changed
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	defer h.Close()
 	if got := contentsOfFolder(t, dir); !reflect.DeepEqual(got, before) {
 		t.Error("the files changed")
@@ -282,7 +282,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 	opt := w.options(dir)
 	opt.Keep = 30
-	h := must(Open(w.entries(), w.version, opt))
+	h := must(Open(slices.Values(w.entries()), w.version, opt))
 	w.remember(h.Head())
 	for range 25 {
 		for range 3 {
@@ -312,7 +312,7 @@ func TestDamagedFiles(t *testing.T) {
 		var log bytes.Buffer
 		opt.Dir = bad
 		opt.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		h, err := Open(w.entries(), w.version, opt)
+		h, err := Open(slices.Values(w.entries()), w.version, opt)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -343,10 +343,10 @@ func TestAnotherCatalog(t *testing.T) {
 		for w.items["item1"].Item == nil || len(w.items["item1"].Item.Codes) == 0 {
 			w.change(r)
 		}
-		mustDo(t, must(Open(w.entries(), w.version, w.options(dir))).Close())
+		mustDo(t, must(Open(slices.Values(w.entries()), w.version, w.options(dir))).Close())
 		change(w)
 		w.was = map[uint64]map[string]catalog.Entry{}
-		h := must(Open(w.entries(), w.version, w.options(dir)))
+		h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 		w.remember(h.Head())
 		w.check(t, h, h.Head())
 		if h.Damaged() != 1 || len(h.Versions()) != 1 {
@@ -362,7 +362,7 @@ func TestAFullDisk(t *testing.T) {
 	for range 50 {
 		w.change(r)
 	}
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	mustDo(t, h.current.log.Close())
 	w.items["new"] = catalog.Entry{Item: &prompt.Item{ID: "new", Codes: []int32{1}}, Version: w.version + 1}
 	w.version++
@@ -374,7 +374,7 @@ func TestAFullDisk(t *testing.T) {
 	w.remember(v)
 	w.check(t, h, h.Head())
 	mustDo(t, h.Close())
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	w.check(t, h, h.Head())
 	if h.Head().Number != w.version {
 		t.Errorf("after a restart version %d, want %d", h.Head().Number, w.version)
@@ -388,7 +388,7 @@ func TestThin(t *testing.T) {
 	opt := w.options(t.TempDir())
 	used := uint64(0)
 	opt.InUse = func(v uint64) bool { return v == used }
-	h := must(Open(nil, 0, opt))
+	h := must(Open(slices.Values([]catalog.Entry{}), 0, opt))
 	for i := range 200 {
 		w.items["x"] = catalog.Entry{Item: &prompt.Item{ID: "x", Codes: []int32{r.Int32N(1000)}}, Version: w.version + 1}
 		w.version++

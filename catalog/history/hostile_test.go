@@ -158,7 +158,7 @@ func TestFramesThatDoNotFit(t *testing.T) {
 		dir, w := t.TempDir(), newWorld()
 		w.fill(30)
 		opt := w.options(dir)
-		h := must(Open(w.entries(), w.version, opt))
+		h := must(Open(slices.Values(w.entries()), w.version, opt))
 		w.put("item1", 9, 9)
 		w.remember(must(h.Apply(w.delta())))
 		before := h.Head()
@@ -177,13 +177,13 @@ func TestFramesThatDoNotFit(t *testing.T) {
 		log := g.file("log")
 		mustDo(t, h.Close())
 		size := must(os.Stat(log)).Size()
-		h = must(Open(w.entries(), w.version, w.options(dir)))
+		h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 		if h.Damaged() != 1 || h.Head().Number != before.Number || must(os.Stat(log)).Size() >= size {
 			t.Errorf("%s: %d damaged, version %d, want %d", name, h.Damaged(), h.Head().Number, before.Number)
 		}
 		w.check(t, h, h.Head())
 		mustDo(t, h.Close())
-		h = must(Open(w.entries(), w.version, w.options(dir)))
+		h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 		if h.Damaged() != 0 {
 			t.Errorf("%s: damaged at the next start too", name)
 		}
@@ -209,7 +209,7 @@ func TestOldGenerationsThatAreDamaged(t *testing.T) {
 		dir, w := t.TempDir(), newWorld()
 		w.fill(30)
 		opt := w.options(dir)
-		h := must(Open(w.entries(), w.version, opt))
+		h := must(Open(slices.Values(w.entries()), w.version, opt))
 		old := h.Head().gen.file("items")
 		for i := range 41 {
 			w.put(fmt.Sprint("item", i), 5, 5)
@@ -222,7 +222,7 @@ func TestOldGenerationsThatAreDamaged(t *testing.T) {
 		}
 		mustDo(t, h.Close())
 		mustDo(t, os.WriteFile(old, change(must(os.ReadFile(old))), 0o600))
-		h = must(Open(w.entries(), w.version, w.options(dir)))
+		h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 		if h.Damaged() != 1 || len(h.Versions()) != 2 {
 			t.Errorf("%s: %d damaged, %d versions", name, h.Damaged(), len(h.Versions()))
 		}
@@ -238,7 +238,7 @@ func TestOldGenerationsThatAreDamaged(t *testing.T) {
 func TestVersionsAreForgotten(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(30)
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	w.put("item1", 6, 6)
 	cut := must(h.Apply(w.delta()))
 	first := h.Versions()[0]
@@ -278,7 +278,7 @@ func TestVersionsAreForgotten(t *testing.T) {
 
 // Damage that others find counts.
 func TestHurt(t *testing.T) {
-	h := must(Open(nil, 0, Options{}))
+	h := must(Open(slices.Values([]catalog.Entry{}), 0, Options{}))
 	h.Hurt("x", errors.New("y"))
 	if h.Damaged() != 1 {
 		t.Errorf("%d damaged", h.Damaged())
@@ -309,7 +309,7 @@ func TestFilesOfGenerations(t *testing.T) {
 func TestSinceLeavesOutWhatCameAndWent(t *testing.T) {
 	w := newWorld()
 	w.fill(10)
-	h := must(Open(w.entries(), w.version, w.options("")))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options("")))
 	from := h.Head()
 	w.put("item1", 6, 6) // slot 10
 	w.put("new", 1, 1)   // slot 11
@@ -335,7 +335,7 @@ func TestSinceLeavesOutWhatCameAndWent(t *testing.T) {
 func TestItemsOutOfOrderAreFollowed(t *testing.T) {
 	dir, w := t.TempDir(), newWorld()
 	w.fill(20)
-	h := must(Open(w.entries(), w.version, w.options(dir)))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	entry := func(id string, version uint64) catalog.Entry {
 		e := catalog.Entry{Item: &prompt.Item{ID: id, Codes: []int32{int32(version)}}, Version: version}
 		w.items[id] = e
@@ -348,7 +348,7 @@ func TestItemsOutOfOrderAreFollowed(t *testing.T) {
 	w.remember(h.Head())
 	digest := h.Head().Digest
 	mustDo(t, h.Close())
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	if len(h.Versions()) != 3 || h.Damaged() != 0 || h.Head().Digest != digest {
 		t.Errorf("%d versions, %d damaged after a start", len(h.Versions()), h.Damaged())
 	}
@@ -356,7 +356,7 @@ func TestItemsOutOfOrderAreFollowed(t *testing.T) {
 	delete(w.items, "import1")
 	entry("between", 28)
 	w.version = 41
-	h = must(Open(w.entries(), w.version, w.options(dir)))
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
 	defer h.Close()
 	if h.Head().Number != 41 || h.Head().Items != 23-1+1 || h.Damaged() != 0 {
 		t.Errorf("version %d with %d items, %d damaged", h.Head().Number, h.Head().Items, h.Damaged())
@@ -429,7 +429,7 @@ func TestTables(t *testing.T) {
 // Of too many names of attributes all are taken to be there; names that come later are found.
 func TestNamesOfAttributes(t *testing.T) {
 	w := newWorld()
-	h := must(Open(nil, 0, w.options("")))
+	h := must(Open(slices.Values([]catalog.Entry{}), 0, w.options("")))
 	named := func(id string, names ...string) *Table {
 		w.put(id, 1)
 		w.items[id].Item.Attributes = map[string][]string{}
@@ -543,7 +543,7 @@ func TestPausesOfAFailingDisk(t *testing.T) {
 	opt := w.options(dir)
 	now := time.Unix(1e9, 0)
 	opt.Now = func() time.Time { return now }
-	h := must(Open(w.entries(), w.version, opt))
+	h := must(Open(slices.Values(w.entries()), w.version, opt))
 	apply := func() error {
 		w.put("item1", 1, int32(w.version))
 		_, err := h.Apply(w.delta())
@@ -574,7 +574,7 @@ func TestPausesOfAFailingDisk(t *testing.T) {
 	}
 	w.remember(h.Head())
 	mustDo(t, h.Close())
-	h = must(Open(w.entries(), w.version, opt))
+	h = must(Open(slices.Values(w.entries()), w.version, opt))
 	w.check(t, h, h.Head())
 	mustDo(t, h.Close())
 }
@@ -583,7 +583,7 @@ func TestPausesOfAFailingDisk(t *testing.T) {
 func TestHistoryCallsWaitForTheLock(t *testing.T) {
 	w := newWorld()
 	w.fill(10)
-	h := must(Open(w.entries(), w.version, w.options(t.TempDir())))
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(t.TempDir())))
 	v := h.Head()
 	table := v.Table()
 	locktest.Waits(t, "Damaged", h.mu.Lock, h.mu.Unlock, func() { h.Damaged() })

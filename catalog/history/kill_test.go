@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ func writeUntilKilled(dir string) {
 	if _, err := fmt.Sscan(os.Getenv("GREBE_TEST_FROM"), &from); err != nil {
 		panic(err)
 	}
-	h, err := Open(entriesAt(from), from, Options{Dir: dir, Compact: 20})
+	h, err := Open(slices.Values(entriesAt(from)), from, Options{Dir: dir, Compact: 20})
 	if err != nil {
 		panic(err)
 	}
@@ -67,7 +68,7 @@ func TestKill(t *testing.T) {
 		}
 		_ = cmd.Wait()
 		timer.Stop()
-		h := must(Open(entriesAt(last), last, Options{Dir: dir, Compact: 20}))
+		h := must(Open(slices.Values(entriesAt(last)), last, Options{Dir: dir, Compact: 20}))
 		found := false
 		for _, v := range h.Versions() {
 			found = found || v.Number >= last-1

@@ -77,7 +77,7 @@ func (w *world) lives(t *testing.T, r *rand.Rand, fails bool) *durabletest.Lives
 		cut := *w
 		cut.version, cut.items = o.version, maps.Clone(o.items)
 		dir, unmount := mounted(t, d)
-		h, err := Open(cut.entries(), cut.version, opt(dir))
+		h, err := Open(slices.Values(cut.entries()), cut.version, opt(dir))
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -87,7 +87,7 @@ func (w *world) lives(t *testing.T, r *rand.Rand, fails bool) *durabletest.Lives
 	}
 	l.Use = func(d *durabletest.Disk, o *owed, what string) {
 		dir, unmount := mounted(t, d)
-		h, err := Open(w.entries(), w.version, opt(dir))
+		h, err := Open(slices.Values(w.entries()), w.version, opt(dir))
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -137,7 +137,7 @@ func TestRemovedVersionsStayRemoved(t *testing.T) {
 	defer unmount()
 	opt := w.options(dir)
 	opt.Keep, opt.Compact = 2, 10
-	h := must(Open(w.entries(), w.version, opt))
+	h := must(Open(slices.Values(w.entries()), w.version, opt))
 	defer h.Close()
 	for range 60 {
 		w.change(r)

@@ -342,11 +342,15 @@ func (s *segment) add(version uint64, content []byte) {
 	if s.n%markEvery == 0 {
 		s.marks = append(s.marks, uint64(len(s.blob)))
 	}
+	s.blob = appendRecord(s.blob, version, content)
+	s.n++
+}
+
+func appendRecord(dst []byte, version uint64, content []byte) []byte {
 	var v [binary.MaxVarintLen64]byte
 	k := binary.PutUvarint(v[:], version)
-	s.blob = binary.AppendUvarint(s.blob, uint64(k+len(content)))
-	s.blob = append(append(s.blob, v[:k]...), content...)
-	s.n++
+	dst = binary.AppendUvarint(dst, uint64(k+len(content)))
+	return append(append(dst, v[:k]...), content...)
 }
 
 func (s *segment) record(i int) record {

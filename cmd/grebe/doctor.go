@@ -88,8 +88,8 @@ func (c *doctorCmd) codes(w *cli.World, r *doctor.Report) {
 		if err != nil { // a server has it, and says at its start what it cannot generate
 			return
 		}
-		for _, it := range items.Items() {
-			f.Put(it.ID, it.Codes)
+		for e := range items.All() {
+			f.Put(e.Item.ID, e.Item.Codes)
 		}
 		if err := items.Close(); err != nil {
 			r.Warn("catalog", "", "%v", err)

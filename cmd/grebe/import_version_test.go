@@ -125,7 +125,7 @@ func TestImportsIntoAFolderAreVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	h, err := history.Open(c.Entries(), c.Stats().Version, history.Options{Dir: datadir.Versions(dir)})
+	h, err := history.Open(c.All(), c.Stats().Version, history.Options{Dir: datadir.Versions(dir)})
 	if err != nil {
 		t.Fatal(err)
 	}
