@@ -21,10 +21,12 @@ import (
 //	demand 0.1 50; grant 0.2 100       at a time in seconds
 //	budget 1000                        bytes that models share
 //	model a used=300 least=10          a model
-//	does a kept=40 saved=5 lost=9      what it does in each epoch from now on: bytes of new entries, milliseconds that hits saved
+//	does a kept=40 saved=5 lost=9      what it does in each epoch from now on: bytes of new entries, milliseconds that
+//	                                   hits saved
 //	                                   and that evictions cost; without numbers it is idle
 //	divide times=40                    epochs in which a model that adds entries fills what it may own
-//	cache a users=60 entry=11 cost=1   an LRU cache of a model's users, each with an entry of so many bytes; also scan=1: none comes twice
+//	cache a users=60 entry=11 cost=1   an LRU cache of a model's users, each with an entry of so many bytes;
+//	                                   also scan=1: none comes twice
 //	busy a rate=4                      its requests in an epoch from now on, of users drawn at random
 //	run 60                             seconds; what each may own, in the last third also, and its hits
 func TestScenarios(t *testing.T) {

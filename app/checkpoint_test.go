@@ -59,8 +59,9 @@ func (w *reloadWorld) checkpoints() int {
 const slack = 4 << 20
 
 const (
-	plainModel  = `{name: plain, path: now, dtype: f32, prompt: {instruction: {tokens: [7]}}}`
-	otherModel  = `{name: other, path: a, dtype: f32, prompt: {instruction: {tokens: [9, 11]}}, scoring: {kind: pointwise, yes: 5, no: 6}}`
+	plainModel = `{name: plain, path: now, dtype: f32, prompt: {instruction: {tokens: [7]}}}`
+	otherModel = `{name: other, path: a, dtype: f32, prompt: {instruction: {tokens: [9, 11]}}, ` +
+		`scoring: {kind: pointwise, yes: 5, no: 6}}`
 	reloadPlain = "/v1/models/plain:reload"
 	reloadOther = "/v1/models/other:reload"
 )

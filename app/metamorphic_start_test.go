@@ -71,7 +71,8 @@ func newMetamorphic(t *testing.T) *metamorphic {
 // three options; a start that changes them begins without data.
 //
 //	dtype=f32 kv=fp8 scoring=pointwise   formats of weights and KV; how rankings are scored
-//	place=far                            KV is in device memory that the host cannot read; pinned: that device can use host memory
+//	place=far                            KV is in device memory that the host cannot read;
+//	                                     pinned: that device can use host memory
 //	page=512                             bytes of a page
 //	host=100 device=70                   tokens that fit into a model's memories
 //	disk=2                               MiB on disk

@@ -36,9 +36,11 @@ var scenarioFile = flag.String("scenario", "", "a file with one scenario of Test
 // keeps those whose faults are fixed.
 //
 //	start KEY=VALUE…         open the server, or open it again on the same data; see lifetime.start
-//	user u1 40@3+5@9         put a user: 40 tokens drawn from seed 3, then 5 from seed 9 (see drawTokens); of v1, as many events
+//	user u1 40@3+5@9         put a user: 40 tokens drawn from seed 3, then 5 from seed 9 (see drawTokens);
+//	                         of v1, as many events
 //	events v1 5@9            append events
-//	forget u1                delete the user, and check that no tier has their KV; it stays away until they are named again
+//	forget u1                delete the user, and check that no tier has their KV;
+//	                         it stays away until they are named again
 //	item y1 6@4              put an item
 //	remove y1                delete it
 //	rank lm u1 item i3,y1    rank for a named user, items before the user; also user, none

@@ -226,7 +226,8 @@ func rankAt(t *testing.T, at net.Addr) (body []byte, status int) {
 
 // tryRank requests a ranking; status is 0 if nothing answers.
 func tryRank(at net.Addr) (body []byte, status int) {
-	const request = `{"user":{"id":"u","tokens":[1,2,3]},"candidates":[{"tokens":[4],"identifier":10},{"tokens":[5],"identifier":11}],"prefix":"user","deadline_ms":20000}`
+	const request = `{"user":{"id":"u","tokens":[1,2,3]},"candidates":[{"tokens":[4],"identifier":10},{"tokens":[5],` +
+		`"identifier":11}],"prefix":"user","deadline_ms":20000}`
 	resp, err := http.Post("http://"+at.String()+"/v1/rank", "application/json", strings.NewReader(request))
 	if err != nil {
 		return nil, 0

@@ -28,7 +28,8 @@ func write(t *testing.T, name, content string) string {
 
 func TestLoad(t *testing.T) {
 	c := New(Options{})
-	n, err := c.LoadItems(write(t, "items.ndjson", `{"id":"i1","text":"a","identifier":731,"codes":[3,17,9],"attributes":{"category":["toys"]}}
+	n, err := c.LoadItems(write(t, "items.ndjson", `{"id":"i1","text":"a","identifier":731,"codes":[3,17,9],`+
+		`"attributes":{"category":["toys"]}}
 
   `+"\r\n"+`{"id":"i2","tokens":[1,2]}`))
 	if err != nil || n != 2 {
@@ -134,7 +135,10 @@ func TestPutAndDelete(t *testing.T) {
 }
 
 func TestMessageIsTheInverseOfItem(t *testing.T) {
-	for _, in := range []string{`{"id":"a"}`, `{"id":"a","text":"t","tokens":[1],"identifier":0,"codes":[2],"attributes":{"x":["y","z"]}}`} {
+	for _, in := range []string{
+		`{"id":"a"}`,
+		`{"id":"a","text":"t","tokens":[1],"identifier":0,"codes":[2],"attributes":{"x":["y","z"]}}`,
+	} {
 		m, err := wire.DecodeItem([]byte(in))
 		if err != nil {
 			t.Fatal(err)

@@ -22,7 +22,8 @@ import (
 //
 //	open engines=2 slo=1s queue=9 warm=yes    warm: enough batches were measured for predictions to count
 //	ask r1 tokens=20 within=50ms              a request that waits for its answer; one of 13 tokens panics
-//	ask r1 tokens=40 reads=10ms,10ms pace=1ms blocks that are read from disk, and the expected time per token; a read of 0 hangs
+//	ask r1 tokens=40 reads=10ms,10ms pace=1ms blocks that are read from disk, and the expected time per token;
+//	                                          a read of 0 hangs
 //	ask r1 tokens=40 needs=u:30               30 of the tokens are a segment that requests share by name; also fails=yes
 //	admit r1 size=3 within=50ms               only asks for a place, and leaves it
 //	leave r1                                  its client goes away

@@ -227,12 +227,14 @@ func TestFilesHoldTheQuestions(t *testing.T) {
 	for name, line := range map[string]string{
 		"in the middle": `{"user": "test-0", "events": 3, "candidates": ["i00001"], "chosen": "i00001"}`,
 		"unknown field": `{"user": "test-0", "candidate": []}`, "no user": `{"user": "nobody"}`,
-		"no item":            `{"user": "test-0", "candidates": ["x"], "chosen": "x"}`,
-		"not chosen":         `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00002"}`,
-		"lengths":            `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00001", "probabilities": [0.5, 0.5]}`,
-		"nothing is likely":  `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00001", "probabilities": [0]}`,
-		"less than unlikely": `{"user": "test-0", "candidates": ["i00001", "i00002"], "chosen": "i00001", "probabilities": [-1, 2]}`,
-		"more than certain":  `{"user": "test-0", "candidates": ["i00001", "i00002"], "chosen": "i00001", "probabilities": [1e308, 1e308]}`,
+		"no item":           `{"user": "test-0", "candidates": ["x"], "chosen": "x"}`,
+		"not chosen":        `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00002"}`,
+		"lengths":           `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00001", "probabilities": [0.5, 0.5]}`,
+		"nothing is likely": `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00001", "probabilities": [0]}`,
+		"less than unlikely": `{"user": "test-0", "candidates": ["i00001", "i00002"], "chosen": "i00001", ` +
+			`"probabilities": [-1, 2]}`,
+		"more than certain": `{"user": "test-0", "candidates": ["i00001", "i00002"], "chosen": "i00001", ` +
+			`"probabilities": [1e308, 1e308]}`,
 	} {
 		f.Requests = write(t, dir, "bad", []byte(line))
 		if _, err := Read(f); err == nil || !strings.Contains(err.Error(), ":1:") {

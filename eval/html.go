@@ -59,30 +59,45 @@ svg { max-width: 100%; height: auto; } svg text { font: 13px system-ui, sans-ser
 <h1>How good are the recommendations?</h1>
 <p>{{.R.Date}}{{with .R.Device}}, {{.}}{{end}}{{with .R.Model}}<br>Model: {{.}}{{end}}<br>
 Data: {{.R.Data}}, {{.R.Catalog}} items, {{.R.Users}} users.
-{{if .R.UserTokens}}Prompts have {{printf "%.0f" .R.UserTokens}} tokens of history and {{printf "%.1f" .R.ItemTokens}} per item.{{end}}</p>
+{{if .R.UserTokens}}Prompts have {{printf "%.0f" .R.UserTokens}} tokens of history and
+{{printf "%.1f" .R.ItemTokens}} per item.{{end}}</p>
 {{range .R.Notes}}<p class="note">{{.}}</p>{{end}}
 {{define "bars"}}{{range .}}<text x="180" y="{{.Text}}" text-anchor="end">{{.Way}}</text>
-<rect x="190" y="{{.Y}}" width="{{.Width}}" height="20" rx="2" fill="var(--{{if .Model}}model{{else}}base{{end}})"><title>{{.Way}}: {{.Label}}</title></rect>
+<rect x="190" y="{{.Y}}" width="{{.Width}}" height="20" rx="2" fill="var(--{{if .Model}}model{{else}}base{{end}})">
+<title>{{.Way}}: {{.Label}}</title></rect>
 <line x1="{{.From}}" x2="{{.To}}" y1="{{.Middle}}" y2="{{.Middle}}" stroke="currentColor" stroke-width="1.5"/>
 <text x="625" y="{{.Text}}">{{.Label}}</text>
 {{end}}{{end}}
-{{define "rows"}}<div class="wide"><table><tr><th></th>{{range (index . 0).At}}<th>Recall@{{.K}}</th><th>MRR@{{.K}}</th><th>NDCG@{{.K}}</th>{{end}}<th>NDCG@10, expected</th></tr>
-{{range .}}<tr><td>{{.Way}}</td>{{range .At}}<td>{{printf "%.3f" .Recall.Value}}</td><td>{{printf "%.3f" .MRR.Value}}</td><td>{{printf "%.3f" .NDCG.Value}}<br><small>{{printf "%.3f" .NDCG.Low}}–{{printf "%.3f" .NDCG.High}}</small></td>{{end}}<td>{{with .Expected}}{{printf "%.3f" .Value}}<br><small>{{printf "%.3f" .Low}}–{{printf "%.3f" .High}}</small>{{end}}</td></tr>
+{{define "rows"}}<div class="wide"><table><tr><th></th>
+{{range (index . 0).At}}<th>Recall@{{.K}}</th><th>MRR@{{.K}}</th><th>NDCG@{{.K}}</th>{{end}}
+<th>NDCG@10, expected</th></tr>
+{{range .}}<tr><td>{{.Way}}</td>{{range .At}}
+<td>{{printf "%.3f" .Recall.Value}}</td><td>{{printf "%.3f" .MRR.Value}}</td><td>{{printf "%.3f" .NDCG.Value}}<br>
+<small>{{printf "%.3f" .NDCG.Low}}–{{printf "%.3f" .NDCG.High}}</small></td>{{end}}
+<td>{{with .Expected}}{{printf "%.3f" .Value}}<br>
+<small>{{printf "%.3f" .Low}}–{{printf "%.3f" .High}}</small>{{end}}</td></tr>
 {{end}}</table></div>{{end}}
 <h2>Ranking {{printf "%.0f" .R.Candidates}} candidates: NDCG@10</h2>
-<svg viewBox="0 0 680 {{.RankingHeight}}" width="680" role="img" aria-label="NDCG at 10 of each way">{{template "bars" .Ranking}}</svg>
+<svg viewBox="0 0 680 {{.RankingHeight}}" width="680" role="img" aria-label="NDCG at 10 of each way">
+{{template "bars" .Ranking}}</svg>
 {{template "rows" .R.Ranking}}
 {{if .R.Generation}}<h2>Naming the next item of {{.R.Catalog}}: Recall@10</h2>
-<svg viewBox="0 0 680 {{.GenerationHeight}}" width="680" role="img" aria-label="Recall at 10 of each way">{{template "bars" .Generation}}</svg>
+<svg viewBox="0 0 680 {{.GenerationHeight}}" width="680" role="img"
+aria-label="Recall at 10 of each way">{{template "bars" .Generation}}</svg>
 {{template "rows" .R.Generation}}{{end}}
 {{if .R.Comparisons}}<h2>Ratios</h2>
 <table><tr><th>metric</th><th>way</th><th>of</th><th>ratio</th><th>95 %</th></tr>
-{{range .R.Comparisons}}<tr><td>{{.Metric}}</td><td>{{.Way}}</td><td>{{.Over}}</td><td>{{if .Ratio.Undefined}}n/a</td><td>{{else}}{{printf "%.3f" .Ratio.Value}}</td><td>{{printf "%.3f" .Ratio.Low}}–{{printf "%.3f" .Ratio.High}}{{end}}</td></tr>
+{{range .R.Comparisons}}<tr><td>{{.Metric}}</td><td>{{.Way}}</td><td>{{.Over}}</td>
+<td>{{if .Ratio.Undefined}}n/a</td><td>{{else}}{{printf "%.3f" .Ratio.Value}}</td>
+<td>{{printf "%.3f" .Ratio.Low}}–{{printf "%.3f" .Ratio.High}}{{end}}</td></tr>
 {{end}}</table>{{end}}
 {{if .R.Orders}}<h2>The two orders of the prompt</h2>
-<table><tr><th>model</th><th>metric</th><th>user-first</th><th>item-first</th><th>item-first of user-first</th><th>in the configuration</th></tr>
-{{range .R.Orders}}<tr><td>{{.Model}}</td><td>{{.Metric}}</td><td>{{.User}}</td><td>{{.Item}}</td><td>{{.Ratio}}</td><td><code>{{.Line}}</code></td></tr>
+<table><tr><th>model</th><th>metric</th><th>user-first</th><th>item-first</th>
+<th>item-first of user-first</th><th>in the configuration</th></tr>
+{{range .R.Orders}}<tr><td>{{.Model}}</td><td>{{.Metric}}</td><td>{{.User}}</td>
+<td>{{.Item}}</td><td>{{.Ratio}}</td><td><code>{{.Line}}</code></td></tr>
 {{end}}</table>{{end}}
-<p><small>Lines on the bars are 95 % intervals by bootstrap over users. Expected: over what the user takes, by the true probabilities.</small></p>
+<p><small>Lines on the bars are 95 % intervals by bootstrap over users. Expected: over what the user takes, by
+the true probabilities.</small></p>
 </body></html>
 `))

@@ -29,8 +29,8 @@ import "math"
 //     bytes lent are together at most Lend·capacity. With the defaults: hits ≥ 99.5 % of LRU's less one cache. For any
 //     stretch of requests the same holds with b replaced by the cap plus Φ at the beginning of the stretch.
 //   - Less is lent until the cache has gained more on LRU than chance explains, and while the keeper (below) has hit at
-//     most twice as much as LRU. Then hits are ≥ 99 % of LRU's, or ≥ 99.5 % of LRU's less b if that is lower. b is 0.1 %
-//     of the bytes of the first 5,000 requests: five entries.
+//     most twice as much as LRU. Then hits are ≥ 99 % of LRU's, or ≥ 99.5 % of LRU's less b if that is lower. b is
+//     0.1 % of the bytes of the first 5,000 requests: five entries.
 //   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are the optimum's.
 //     (One way to serve the trace is to run LRU up to now and then switch to the optimum's content. So M ≤ L + Φ at
 //     every moment. It follows that M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)

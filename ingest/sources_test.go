@@ -195,7 +195,8 @@ func TestUsersAndEventsFromTables(t *testing.T) {
 	const m = "user=uid,item=sku,time=at,action=kind,features.v=value"
 	out := run(t, &Import{Files: []string{users}, Map: "id=who,history=items,text=about", DataDir: dir}, nil)
 	out += run(t, &Import{Files: []string{events}, Map: m, DataDir: dir}, nil)
-	const want = `0 items 00000000000000000000000000000000, 3 users: u1 "hello" [a b w x] w@1794992400/1map[] x@1794992401/2map[v:0.5] u2 "" [c] u3 "" [] y@1795000000/0map[]`
+	const want = `0 items 00000000000000000000000000000000, 3 users: u1 "hello" [a b w x] ` +
+		`w@1794992400/1map[] x@1794992401/2map[v:0.5] u2 "" [c] u3 "" [] y@1795000000/0map[]`
 	if got := contents(t, dir); got != want {
 		t.Errorf("got  %s\nwant %s\n%s", got, want, out)
 	}

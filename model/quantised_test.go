@@ -474,18 +474,27 @@ var quantisationConfigs = map[string][]string{
 		"config_groups is empty"},
 	`{"quant_method": "compressed-tensors", "config_groups": {"a": {}}}`: {
 		"config_groups.a", "weights is missing"},
-	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 4}}}}`:                                     {"4 bits"},
-	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "symmetric": false}}}}`:                 {"zero points"},
-	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "type": "x"}}}}`:                        {`type "x"`},
-	`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}`:                                          {"pack-quantized"},
-	`{"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}`:                                                       {"kv_cache_scheme", "kv_dtype"},
-	`{"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-bitmask"}}`:                                          {"sparse-bitmask"},
-	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "type": "int", "strategy": "group"}}}}`: {`strategy "group"`},
+	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 4}}}}`: {"4 bits"},
+	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "symmetric": false}}}}`: {
+		"zero points",
+	},
+	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "type": "x"}}}}`: {
+		`type "x"`,
+	},
+	`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}`: {"pack-quantized"},
+	`{"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}`: {
+		"kv_cache_scheme", "kv_dtype"},
+	`{"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-bitmask"}}`: {"sparse-bitmask"},
+	`{"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": ` +
+		`{"num_bits": 8, "type": "int", "strategy": "group"}}}}`: {
+		`strategy "group"`,
+	},
 	`[]`: {"quantization_config"},
 }
 
-const plainConfig = `{"architectures": ["Qwen2ForCausalLM"], "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-	"num_key_value_heads": 1, "intermediate_size": 8, "vocab_size": 10, "max_position_embeddings": 64, "quantization_config": %s}`
+const plainConfig = `{"architectures": ["Qwen2ForCausalLM"], "hidden_size": 16, "num_hidden_layers": 1,
+	"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 8, "vocab_size": 10,
+	"max_position_embeddings": 64, "quantization_config": %s}`
 
 func TestQuantisationConfigsRefused(t *testing.T) {
 	for raw, want := range quantisationConfigs {

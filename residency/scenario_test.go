@@ -14,10 +14,12 @@ import (
 // users.
 //
 //	books lru device=2 host=2          levels and their places; without host there is one; disk=no: there is no disk
-//	publish a                          a new entry in the top level; tokens, owner; at=host: fetched from disk into host memory
+//	publish a                          a new entry in the top level; tokens, owner;
+//	                                   at=host: fetched from disk into host memory
 //	use a                              the device can use it where it is; far=yes: only in its own memory
 //	need device pinned=a,b             prints the entry to evict
-//	moved a host                       the copy of an entry that is evicted or moves up has ended; failed=yes: there was no room
+//	moved a host                       the copy of an entry that is evicted or moves up has ended;
+//	                                   failed=yes: there was no room
 //	delete a
 //	write host                         prints the entry to write next
 //	written a                          failed=yes: the write failed

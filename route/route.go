@@ -14,7 +14,8 @@
 //
 // Predicted compares nodes by
 //
-//	ms(n) = max(backlog, fetch) + compute + staging + rows that come later than the backlog ends + round trip + smoothed error
+//	ms(n) = max(backlog, fetch) + compute + staging + rows that come later than the backlog ends
+//	        + round trip + smoothed error
 //
 // and by the work that the request brings, once for each of those that wait for it in a mean queue of the fleet.
 // schedule.Decide chooses, with the tiers as node n sees them, what is fetched and what is computed, as the node

@@ -15,7 +15,8 @@ import (
 //	lengths a=10 b=20                  tokens to compute; 10 where nothing is said, 0: it is cached or deleted
 //	space memory=0/1000 disk=0/500     used and total; without disk there is none;
 //	                                   wide=?: prints whether it is worth to go on
-//	ahead 30                           prints the next items of at most so many tokens, and where they go; they take room there
+//	ahead 30                           prints the next items of at most so many tokens, and where they go;
+//	                                   they take room there
 //	again items=640 changed=10         prints whether all are looked at again; hot and fresh: the hottest
 type computing struct {
 	ahead   *Ahead

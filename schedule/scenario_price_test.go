@@ -26,10 +26,12 @@ import (
 //	request user=900 preamble=10 frequency=1 returns=.5   also question, cached (of the user), queue
 //	items 10x50 disk                   so many candidates of so many tokens, and the tier of their KV
 //	pace token=10us age=1s             the time of reads from disk per token, and how long ago
-//	blend layers=4 first=1 budget=.1 than=20ms            prints whether blending pays; than is the order's time; also value
+//	blend layers=4 first=1 budget=.1 than=20ms            prints whether blending pays; than is the order's time;
+//	                                                      also value
 //	prototypes matched=400 cached=0 layers=4 budget=.1    prints whether they are used
 //
-//	prefix left=200ms queue=5ms compute=20ms              prints how long a request waits for reads; without left: no deadline
+//	prefix left=200ms queue=5ms compute=20ms              prints how long a request waits for reads;
+//	                                                      without left: no deadline
 //	blocks left=200ms queue=5ms takes=20ms                the same for blocks, before the request is queued
 //	skip read=50ms compute=20ms queue=5ms                 prints whether it waits for a disk at all
 //	read tokens=100 took=1ms at=5s     updates the pace and prints it

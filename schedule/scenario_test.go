@@ -17,7 +17,8 @@ import (
 //	add r1 rows=900 deadline=50ms      also keys, at
 //	remove r1
 //	step 5ms                           decides at 5 ms
-//	await r1 rows=80 ends=30ms         decides whether a job of the last step waits for a batch until then; also keys, since
+//	await r1 rows=80 ends=30ms         decides whether a job of the last step waits for a batch until then;
+//	                                   also keys, since
 //	resume                             a batch has ended
 //	drain 5ms                          decides and runs, batch after batch, until nothing waits
 //

@@ -126,16 +126,20 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	post("n%2Few", `{"events":[{"item":"i1","time":5}]}`, 201,
-		`{"id":"n/ew","created":true,"appended":1,"dropped":0,"events":1,"history":0,"version":"1","unknown_items":1,"unknown":["i1"]}`)
+		`{"id":"n/ew","created":true,"appended":1,"dropped":0,"events":1,"history":0,"version":"1","unknown_items":1,`+
+			`"unknown":["i1"]}`)
 	post("n%2Few", `{"events":[{"item":"i2"},{"item":"i3"}]}`, 200,
-		`{"id":"n/ew","created":false,"appended":2,"dropped":0,"events":3,"history":0,"version":"2","unknown_items":2,"unknown":["i2","i3"]}`)
+		`{"id":"n/ew","created":false,"appended":2,"dropped":0,"events":3,"history":0,"version":"2","unknown_items":2,`+
+			`"unknown":["i2","i3"]}`)
 	post("n%2Few", `{"events":[{"item":"i4"},{"item":"i5"}]}`, 200,
-		`{"id":"n/ew","created":false,"appended":2,"dropped":2,"events":3,"history":0,"version":"3","unknown_items":2,"unknown":["i4","i5"]}`)
+		`{"id":"n/ew","created":false,"appended":2,"dropped":2,"events":3,"history":0,"version":"3","unknown_items":2,`+
+			`"unknown":["i4","i5"]}`)
 	if rec := w.ask("PUT", "/v1/users/h", `{"history":["i1"]}`); rec.Code != 201 {
 		t.Fatal(rec.Body)
 	}
 	post("h", `{"events":[{"item":"i2"}]}`, 200,
-		`{"id":"h","created":false,"appended":1,"dropped":0,"events":1,"history":2,"version":"5","unknown_items":1,"unknown":["i2"]}`)
+		`{"id":"h","created":false,"appended":1,"dropped":0,"events":1,"history":2,"version":"5","unknown_items":1,`+
+			`"unknown":["i2"]}`)
 	const want = `{"id":"h","history":["i1","i2"],"events":[{"item":"i2","time":0,"action":0,"features":{}}]}`
 	if got := strings.TrimSpace(w.ask("GET", "/v1/users/h", "").Body.String()); got != want {
 		t.Errorf("the user is %s, want %s", got, want)
@@ -148,7 +152,8 @@ func TestEvents(t *testing.T) {
 		`{"id":"k","created":true,"appended":2,"dropped":0,"events":2,"history":0,"version":"7","duplicates":1}`)
 	post("k", `{"events":[{"id":"e1","item":"known","time":9}]}`, 200,
 		`{"id":"k","created":false,"appended":0,"dropped":0,"events":2,"history":0,"version":"7","duplicates":1}`)
-	const ordered = `{"id":"k","events":[{"item":"known","time":4,"action":0,"features":{}},{"id":"e1","item":"known","time":9,"action":0,"features":{}}]}`
+	const ordered = `{"id":"k","events":[{"item":"known","time":4,"action":0,"features":{}},{"id":"e1",` +
+		`"item":"known","time":9,"action":0,"features":{}}]}`
 	if got := strings.TrimSpace(w.ask("GET", "/v1/users/k", "").Body.String()); got != ordered {
 		t.Errorf("the user is %s, want %s", got, ordered)
 	}

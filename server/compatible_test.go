@@ -32,7 +32,8 @@ func TestScore(t *testing.T) {
 	for _, softmaxed := range []bool{true, false} {
 		for _, itemFirst := range []bool{true, false} {
 			rec := w.ask("POST", "/v1/score", fmt.Sprintf(
-				`{"model":"default-model","model":"id","query":"is it? ","items":["one",[5,6,7],""],"label_token_ids":[9,300,9],"apply_softmax":%v,"item_first":%v,"user":"x"}`,
+				`{"model":"default-model","model":"id","query":"is it? ","items":["one",[5,6,7],""],`+
+					`"label_token_ids":[9,300,9],"apply_softmax":%v,"item_first":%v,"user":"x"}`,
 				softmaxed, itemFirst))
 			if rec.Code != 200 {
 				t.Fatalf("%d %s", rec.Code, rec.Body)

@@ -288,8 +288,9 @@ func TestChatCompletions(t *testing.T) {
 	}
 	for _, end := range []string{"", "!"} { // the template's end is not added twice
 		want := r.complete(t, `"n": 4, "prompt": "[system]be brief;[user]hello;[assistant]`+end+`"`)
-		rec := r.ask("POST", "/v1/chat/completions", `{"model": "m", "n": 4, "max_completion_tokens": 5, "stream": false, "messages": [
-			{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]}`)
+		rec := r.ask("POST", "/v1/chat/completions", `{"model": "m", "n": 4, "max_completion_tokens": 5, "stream": false,
+			"messages": [{"role": "system", "content": "be brief"},
+			{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]}`)
 		if rec.Code != 200 {
 			t.Fatalf("%d %s", rec.Code, rec.Body)
 		}

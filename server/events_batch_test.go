@@ -28,7 +28,8 @@ func TestEventsBatch(t *testing.T) {
 		t.Errorf("warnings %q", got.Warnings)
 	}
 	for id, want := range map[string]string{
-		"e1": `{"id":"e1","events":[{"id":"b","item":"i2","time":4,"action":0,"features":{}},{"id":"a","item":"i1","time":5,"action":0,"features":{}},` +
+		"e1": `{"id":"e1","events":[{"id":"b","item":"i2","time":4,"action":0,"features":{}},{"id":"a","item":"i1",` +
+			`"time":5,"action":0,"features":{}},` +
 			`{"id":"c","item":"nowhere","time":9,"action":0,"features":{}}]}`,
 		"e2": `{"id":"e2","events":[{"item":"i2","time":7,"action":2,"features":{"f":0.5}}]}`,
 	} {

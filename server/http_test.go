@@ -182,7 +182,8 @@ func TestCatalogOverHTTP(t *testing.T) {
 	wantError(t, w.ask("GET", path, ""), 404, "not_found", "")
 	wantError(t, w.ask("DELETE", path, ""), 404, "not_found", "")
 
-	const user = `{"id":"u2","history":["i1"],"text":"t","tokens":[1],"events":[{"item":"i1","time":1700000000,"action":3,"features":{"a":0.5}}]}`
+	const user = `{"id":"u2","history":["i1"],"text":"t","tokens":[1],"events":[{"item":"i1","time":1700000000,` +
+		`"action":3,"features":{"a":0.5}}]}`
 	if rec := w.ask("PUT", "/v1/users/u2", user); rec.Code != 201 || strings.TrimSpace(rec.Body.String()) != user {
 		t.Errorf("PUT: %d %s", rec.Code, rec.Body)
 	}

@@ -150,7 +150,8 @@ func TestRankPointwise(t *testing.T) {
 	user := text("anvil|crate")
 	items := [][]int32{text("anvil"), {7, 8}, text("inline"), {1}}
 	body :=
-		`{"model":"pw","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"plain/1"},{"id":"mine","text":"inline"},{"tokens":[1]}],"prefix":%q}`
+		`{"model":"pw","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"plain/1"},{"id":"mine","text":"inline"},` +
+			`{"tokens":[1]}],"prefix":%q}`
 	for _, prefix := range []string{"user", "item"} {
 		var logits []float32
 		var scores []float64
@@ -211,7 +212,8 @@ func TestRankTenThousand(t *testing.T) {
 func TestRankInlineIdentifier(t *testing.T) {
 	w := newWorld(t)
 	got := w.rank(t,
-		`{"model":"id","user":{"tokens":[1]},"candidates":[{"tokens":[2],"identifier":20},{"id":"i1","identifier":21},{"id":"i2"}]}`)
+		`{"model":"id","user":{"tokens":[1]},"candidates":[{"tokens":[2],"identifier":20},{"id":"i1","identifier":21},`+
+			`{"id":"i2"}]}`)
 	all := slices.Concat(preamble, []int32{1}, []int32{2}, text("anvil"), text("bolt"), instruction)
 	logits := []float32{logit(20, all), logit(21, all), logit(311, all)}
 	checkRanking(t, got, logits, naiveSoftmax(logits), []string{"", "i1", "i2"})

@@ -351,10 +351,12 @@ func TestClientGone(t *testing.T) {
 var malformedSeeds = [][3]string{
 	{
 		"POST", "/v1/rank",
-		`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"}],"top_k":1,"prefix":"auto","deadline_ms":2000,"request_id":"x"}`},
+		`{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"}],"top_k":1,"prefix":"auto",` +
+			`"deadline_ms":2000,"request_id":"x"}`},
 	{
 		"POST", "/v1/rank",
-		`{"model":"pw","user":{"tokens":[1,2]},"candidates":[{"tokens":[3],"identifier":5},{"text":"é","attributes":{"a":["b"]}}]}`},
+		`{"model":"pw","user":{"tokens":[1,2]},"candidates":[{"tokens":[3],"identifier":5},{"text":"é",` +
+			`"attributes":{"a":["b"]}}]}`},
 	{
 		"POST", "/v1/score",
 		`{"model":"id","query":"q","items":["a",[1,2]],"label_token_ids":[1,2],"apply_softmax":true,"item_first":false}`},

@@ -69,9 +69,9 @@ func (r *Result) text(w io.Writer) {
 	if r.Name != "" {
 		fmt.Fprintf(w, "%s\n", r.Name)
 	}
-	fmt.Fprintf(w, "requests    %d in %.1f s (%.1f/s): %.1f/s answered, %.2f %% within the SLO; %d refused, %d shed, %d "+
-		"lost, %d sent again\n",
-		r.Requests, r.Seconds, r.Rate, r.Throughput, 100*r.Within, r.Refused, r.Shed, r.Lost, r.Retries)
+	fmt.Fprintf(w, "requests    %d in %.1f s (%.1f/s): %.1f/s answered, %.2f %% within the SLO\n",
+		r.Requests, r.Seconds, r.Rate, r.Throughput, 100*r.Within)
+	fmt.Fprintf(w, "others      %d refused, %d shed, %d lost; %d sent again\n", r.Refused, r.Shed, r.Lost, r.Retries)
 	l := &r.Latency
 	fmt.Fprintf(w, "latency     P50 %.1f, P90 %.1f, P99 %.1f, most %.1f ms; mean %.1f\n", l.P50, l.P90, l.P99, l.Max,
 		l.Mean)

@@ -36,7 +36,9 @@ func (r *Report) HTML(w io.Writer) error {
 	return document.Execute(w, map[string]any{"R": r, "Plots": plots})
 }
 
-var document = template.Must(template.New("allocator").Funcs(template.FuncMap{"percent": func(x float64) float64 { return 100 * x }}).Parse(`<!doctype html>
+var document = template.Must(template.New("allocator").Funcs(template.FuncMap{
+	"percent": func(x float64) float64 { return 100 * x },
+}).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>grebe-bench allocator</title>
 <style>
@@ -54,12 +56,18 @@ polyline { fill: none; stroke-width: 2; } .hot { stroke: #9aa5ad; stroke-dasharr
 <p>Share of the memory that embeddings own, epoch by epoch of five seconds. {{.R.Costs}}</p>
 {{range .Plots}}<h2>{{.V.Workload}}</h2>
 <svg viewBox="0 0 760 240" width="760" role="img" aria-label="Shares over time">
-<line x1="40" x2="740" y1="210" y2="210" stroke="currentColor"/><line x1="40" x2="40" y1="10" y2="210" stroke="currentColor"/>
-<text x="34" y="214" text-anchor="end">0</text><text x="34" y="114" text-anchor="end">0.5</text><text x="34" y="16" text-anchor="end">1</text>
+<line x1="40" x2="740" y1="210" y2="210" stroke="currentColor"/>
+<line x1="40" x2="40" y1="10" y2="210" stroke="currentColor"/>
+<text x="34" y="214" text-anchor="end">0</text><text x="34" y="114" text-anchor="end">0.5</text>
+<text x="34" y="16" text-anchor="end">1</text>
 {{range $i, $c := .Curves}}<polyline class="{{$c.Class}}" points="{{$c.Points}}"/>{{end}}</svg>
-<p><span style="color:#d2691e">optimum</span>, <span style="color:#1c7c8c">climb</span>, <span style="color:#7a5cc0">smart</span>, dashed: share of requests from hot users</p>
-<div class="wide"><table><tr><th>{{.V.Seeds}} seeds</th><th>P99 ms</th><th>in SLO</th><th>to best static</th><th>to optimum</th><th>gap</th></tr>
-{{range .V.Lines}}<tr><td>{{.Controller}}</td><td>{{printf "%.1f" .P99}}</td><td>{{printf "%.2f" (percent .Within)}} %</td><td>{{.ToStatic}}</td><td>{{.ToOptimum}}</td><td>{{printf "%.3f" .Gap}}</td></tr>
+<p><span style="color:#d2691e">optimum</span>, <span style="color:#1c7c8c">climb</span>,
+<span style="color:#7a5cc0">smart</span>, dashed: share of requests from hot users</p>
+<div class="wide"><table><tr><th>{{.V.Seeds}} seeds</th><th>P99 ms</th><th>in SLO</th>
+<th>to best static</th><th>to optimum</th><th>gap</th></tr>
+{{range .V.Lines}}<tr><td>{{.Controller}}</td><td>{{printf "%.1f" .P99}}</td>
+<td>{{printf "%.2f" (percent .Within)}} %</td><td>{{.ToStatic}}</td><td>{{.ToOptimum}}</td>
+<td>{{printf "%.3f" .Gap}}</td></tr>
 {{end}}</table></div>{{end}}
 </body></html>
 `))

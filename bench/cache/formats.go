@@ -13,7 +13,8 @@ import (
 
 // Formats are those of a user's own trace:
 //
-//	text     a key per line, any text up to the first space, tab or comma; empty lines and lines that begin with # are skipped
+//	text     a key per line, any text up to the first space, tab or comma; empty lines and lines that begin with # are
+//	         skipped
 //	binary   big-endian unsigned integers of 64 bits
 //	arc      lines "first count …" of integers: a request for each of count keys from first on
 //	mooncake JSON lines with input_length and hash_ids: prompts of blocks of 512 tokens

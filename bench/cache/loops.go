@@ -16,7 +16,8 @@ import "math/rand/v2"
 //	core             half of the requests go to a core of 2 % of the keys at random, half scan the others in a loop
 //	core-scans       a core of Zipf's law, and every 3,000 requests a scan of 2,000 keys, the same ones every fourth time
 //	nested           an inner loop over 200 keys, run five times for each 300 steps of an outer loop
-//	flips            pieces of random length, each a loop, a reversed loop, a sweep or random requests over a part of the keys
+//	flips            pieces of random length, each a loop, a reversed loop, a sweep or random requests over a part of
+//	                 the keys
 var loopTraces = []string{
 	"loop", "loop-short", "loop-long", "loop-then-sweep", "zigzag", "zigzag-short", "back-forth", "back-forth-short",
 	"core", "core-scans", "nested", "flips",

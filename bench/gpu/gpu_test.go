@@ -67,7 +67,8 @@ func TestSustainedRates(t *testing.T) {
 		}
 	}
 	write(
-		`{"workloads":[{"name":"books","policies":[{"name":"UP","found":{"rate":20}},{"name":"RE"},{"name":"auto","found":{"rate":36}}]}]}`)
+		`{"workloads":[{"name":"books","policies":[{"name":"UP","found":{"rate":20}},{"name":"RE"},{"name":"auto",` +
+			`"found":{"rate":36}}]}]}`)
 	lines, err := sustainedRates(file)
 	if err != nil || len(lines) != 1 || lines[0].Median != 1.8 || !lines[0].holds(lines[0].Must) ||
 		lines[0].holds(lines[0].Aim) {

@@ -57,7 +57,8 @@ func classOf(err error) string {
 func (c *client) rank(ctx context.Context, i, candidates int, deadline time.Duration) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b,
-		`{"model":%q,"user":{"text":"Ada is into baking. Likes plain design.\n"},"prefix":%q,"top_k":1,"deadline_ms":%d,"candidates":[`,
+		`{"model":%q,"user":{"text":"Ada is into baking. Likes plain design.\n"},"prefix":%q,"top_k":1,"deadline_ms":%d,`+
+			`"candidates":[`,
 		c.models[i%len(c.models)], c.prefix, deadline.Milliseconds())
 	for k := range candidates {
 		if k > 0 {

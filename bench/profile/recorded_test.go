@@ -9,7 +9,8 @@ import (
 
 // The work of a batch is counted from what the server decided from, less what was computed for others.
 func TestRecorded(t *testing.T) {
-	const log = `reuse0 decide predicted k1:0102030405060708 + 9 3 - 4 - 3 20 [0,0,0,0,0] [5,6] [missing,host] [0,0] 0 0 0.5 + + 0 1000 1
+	const log = `reuse0 decide predicted k1:0102030405060708 + 9 3 - 4 - 3 20 [0,0,0,0,0] [5,6] [missing,host] [0,0] ` +
+		`0 0 0.5 + + 0 1000 1
 reuse0 . order item cheaper + 1 0 1 0 0 0
 dispatch0 admit 1 0 2
 dispatch0 add 7 1 29 927 0 0 1

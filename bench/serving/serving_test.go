@@ -209,7 +209,8 @@ func TestMakeEvents(t *testing.T) {
 	}
 	h := newHistory(12, 50)
 	for u, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
-		if want := `{"id":"` + userID(u) + `","events":[` + string(h.of(nil, u)) + "]}"; line != want || !json.Valid([]byte(line)) {
+		want := `{"id":"` + userID(u) + `","events":[` + string(h.of(nil, u)) + "]}"
+		if line != want || !json.Valid([]byte(line)) {
 			t.Errorf("user %d is %s, want %s", u, line, want)
 		}
 	}

@@ -17,8 +17,10 @@ import (
 //	listing n1:b1 n2:b1                      all records that it has
 //	away                                     the coordinator does not answer
 //	drained n1 n2                            the operator's flags
-//	dies n1; lives n1 boot=b2; hangs n1      answers no probes; answers them as b2; gives no result, so that its probe times out
-//	wait 5s                                  runs every Tick that Next asks for, and prints changes and how many probes there were
+//	dies n1; lives n1 boot=b2; hangs n1      answers no probes; answers them as b2;
+//	                                         gives no result, so that its probe times out
+//	wait 5s                                  runs every Tick that Next asks for, and prints changes and how many
+//	                                         probes there were
 //	show
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/*.txt", (*scenario).run)

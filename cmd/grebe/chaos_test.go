@@ -115,10 +115,17 @@ func newChaos(t *testing.T) *chaos {
 	if _, errs, code := grebe(t, "demo", "--once", "--data", dir); code != cli.Done {
 		t.Fatal(errs)
 	}
-	shell := exec.Command("bash", "-euc", `cp -r lm lm-2; sed -i 's/"rope_theta": 10000.0/"rope_theta": 9900.0/' lm-2/config.json; ! cmp -s lm/config.json lm-2/config.json
-ln -s lm current; sed '0,/path: .\/lm/s//path: .\/current/; s/^cache:.*/cache: {host_memory: 24MiB, disk: 24MiB}/' grebe.yaml > chaos.yaml; echo "data_dir: $0" >> chaos.yaml; sed 's/host_memory: 24MiB/host_memory: 96MiB/' chaos.yaml > index.yaml
+	shell := exec.Command("bash", "-euc", `
+cp -r lm lm-2
+sed -i 's/"rope_theta": 10000.0/"rope_theta": 9900.0/' lm-2/config.json
+! cmp -s lm/config.json lm-2/config.json
+ln -s lm current
+sed '0,/path: .\/lm/s//path: .\/current/; s/^cache:.*/cache: {host_memory: 24MiB, disk: 24MiB}/' grebe.yaml > chaos.yaml
+echo "data_dir: $0" >> chaos.yaml
+sed 's/host_memory: 24MiB/host_memory: 96MiB/' chaos.yaml > index.yaml
 { sed 's/^cache:.*/cache: {host_memory: 0}/; /^catalog:/d' grebe.yaml; } > plain.yaml
-sed -n '/- name: shop$/,/- name: shop-pointwise/p' grebe.yaml | sed '$d; s/name: shop$/name: shop-2/; s/path: .\/lm/path: .\/lm-2/' > second
+sed -n '/- name: shop$/,/- name: shop-pointwise/p' grebe.yaml |
+  sed '$d; s/name: shop$/name: shop-2/; s/path: .\/lm/path: .\/lm-2/' > second
 sed -i '/^models:/r second' plain.yaml
 echo 'catalog: {items: items.ndjson, users: users.ndjson}' >> plain.yaml`, c.data)
 	shell.Dir = dir

@@ -55,7 +55,8 @@ func TestDashboardForEverybody(t *testing.T) {
 		t.Errorf("the command is %q, want %q first", command, want)
 	}
 	if want :=
-		`client.rank({"text": "Likes camping by the sea, isn't rich."}, ["i00040", {"text": "A tent for two"}, "i02500"], `; !strings.Contains(python, want) {
+		`client.rank({"text": "Likes camping by the sea, isn't rich."}, ["i00040", {"text": "A tent for two"}, ` +
+			`"i02500"], `; !strings.Contains(python, want) {
 		t.Errorf("in Python it is %q, want %q", python, want)
 	}
 	var departments, excluded int

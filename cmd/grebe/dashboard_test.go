@@ -158,7 +158,8 @@ func loadDemo(t *testing.T, url string) (stop func()) {
 			path,
 				body := "/v1/rank",
 				fmt.Sprintf(
-					`{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i%05d"}, {"id": "i%05d"}], "deadline_ms": 20000}`, 40+i%200, 2500)
+					`{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i%05d"}, {"id": "i%05d"}], `+
+						`"deadline_ms": 20000}`, 40+i%200, 2500)
 			if i%5 == 0 {
 				path, body = "/v1/recommend",
 					`{"model": "shop", "user": {"id": "rosa"}, "n": 3, "beam_width": 8, "deadline_ms": 20000}`
@@ -338,7 +339,8 @@ func TestDashboard(t *testing.T) {
 		chromedp.Click("#tab-catalog"), chromedp.WaitVisible("#catalog-body table"),
 		chromedp.Text("#catalog-body", &text),
 		chromedp.Evaluate(
-			`[...document.querySelectorAll("#catalog-body .scroll")].filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent).join()`, &cut),
+			`[...document.querySelectorAll("#catalog-body .scroll")].filter(e => e.scrollWidth > e.clientWidth).`+
+				`map(e => e.textContent).join()`, &cut),
 		dark("light"), shoot("dashboard-catalog.png"),
 		chromedp.EmulateViewport(390, 800), chromedp.Click("#tab-live"),
 		chromedp.Evaluate(`document.documentElement.scrollWidth > document.documentElement.clientWidth`, &wide),

@@ -293,7 +293,10 @@ Watch the nodes on the Fleet page, or in another terminal:
   http://%[2]s/#fleet
   %[3]s cluster status --watch --server http://%[2]s
 Keep them busy from another terminal; any node takes any request, and each line is a status, 200:
-  while :; do for u in kaya rosa grace jonas hugo dario; do curl -s -o /dev/null -w '%%{http_code}\n' http://%[2]s/v1/recommend -d '{"model": "shop", "user": {"id": "'$u'"}, "n": 5}' & done; wait; done
+  while :; do for u in kaya rosa grace jonas hugo dario; do
+    curl -s -o /dev/null -w '%%{http_code}\n' http://%[2]s/v1/recommend \
+      -d '{"model": "shop", "user": {"id": "'$u'"}, "n": 5}' &
+  done; wait; done
 Then kill the busiest node but %[4]s, whose page you look at. It leaves, and the requests go on:
 %[5]sStart it again, such as %[6]s:
   %[3]s serve -c %[7]s

@@ -130,8 +130,9 @@ func TestDemoCluster(t *testing.T) {
 	stopOnce := sync.OnceFunc(stop)
 	defer stopOnce()
 	state := func(node string, want ...string) chromedp.Action {
-		script := fmt.Sprintf(`[...document.querySelectorAll("#fleet .node")].some(n => n.querySelector("b").textContent === %q &&
-			%q.split("|").some(s => n.querySelector(".state").textContent === s))`, node, strings.Join(want, "|"))
+		script := fmt.Sprintf(`[...document.querySelectorAll("#fleet .node")].some(n =>
+			n.querySelector("b").textContent === %q && %q.split("|").some(s => n.querySelector(".state").textContent === s))`,
+			node, strings.Join(want, "|"))
 		return chromedp.Poll(script, nil, chromedp.WithPollingTimeout(0))
 	}
 	light := emulation.SetEmulatedMedia().WithFeatures(

@@ -308,7 +308,8 @@ func TestServeRankAndStop(t *testing.T) {
 		t.Errorf("ready is %d: %s", code, body)
 	}
 	// The order is asked for: left alone, the server may choose another one for a later request, and scores depend on it.
-	const request = `{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}], "prefix": "user", "request_id": "r1"}`
+	const request = `{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}], ` +
+		`"prefix": "user", "request_id": "r1"}`
 	code, direct := r.get(t, "POST", "/v1/rank", request)
 	if code != 200 || !strings.Contains(direct, `"r1"`) {
 		t.Fatalf("rank is %d: %s", code, direct)

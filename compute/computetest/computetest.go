@@ -1,8 +1,9 @@
-// Package computetest holds a compute.Device against compute/ref, which defines what the operations
-// mean. A device package calls Run from one test:
+// Package computetest compares a compute.Device with compute/ref, which defines the operations. A device package
+// calls Run from one test:
 //
 //	func TestConformance(t *testing.T) {
-//		computetest.Run(t, "avx512", func(t *testing.T) compute.Device { … }, computetest.Options{SameBits: true, NoAlloc: true})
+//		open := func(t *testing.T) compute.Device { … }
+//		computetest.Run(t, "avx512", open, computetest.Options{SameBits: true, NoAlloc: true})
 //	}
 //
 // Every operation runs alone and in whole layers on random models and batches of the awkward sizes;

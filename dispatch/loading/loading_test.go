@@ -252,8 +252,9 @@ func TestRecordOfALoad(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	want := strings.Fields(`wants_30 rest_2000000_0_30_0_-_0 near_-_0 next_10 came_10_+_1000000 pace0_read_10_1000000 pace0_._pace_100000
-		next_10 rest_2000000_100000_20_10_+_0 near_+_0 rest_1000000000_100000_20_10_+_0 near_+_0 came_10_-_0
+	want := strings.Fields(`wants_30 rest_2000000_0_30_0_-_0 near_-_0 next_10 came_10_+_1000000
+		pace0_read_10_1000000 pace0_._pace_100000 next_10 rest_2000000_100000_20_10_+_0 near_+_0
+		rest_1000000000_100000_20_10_+_0 near_+_0 came_10_-_0
 		batch_10_3_1_10_30 most_5 batch_0_3_1_10_30 most_0 here_10 end batch_10_3_4_0_30 most_-1 take_-1_0 took_2_0 stop`)
 	var got []string
 	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n")[1:] {

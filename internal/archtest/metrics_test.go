@@ -22,8 +22,9 @@ const metricsHead = `# Reference: metrics
 Made from the code: do not edit it, run
 ` + "`go test ./internal/archtest -run Reference -rewrite`" + `.
 
-` + "`GET /metrics`" + ` gives them in Prometheus' format, with those of Go and of the process beside them. Labels are bounded:
-none is ever the id of a user or an item. [Watch a server](../how-to/watch.md) says what to alert on.
+` + "`GET /metrics`" + ` returns them in Prometheus' format, with those of Go and of the process.
+Labels are bounded: none is ever the id of a user or an item. [Watch a server](../how-to/watch.md) says what to alert
+on.
 `
 
 // TestReference holds the page of metrics against the code: names, labels and help of all that a server exports.

@@ -11,7 +11,8 @@ import (
 func with(t *testing.T, path, value string) (*Loaded, error) {
 	t.Helper()
 	const text = `models: [{name: m, path: x, codes: {pattern: ["<a_%d>", "<b_%d>"]}}]
-tables: [{name: rows, dim: 4}, {name: far, dim: 4, store: redis, addresses: ["127.0.0.1:1"]}, {name: map, dim: 3, store: file, file: f}]
+tables: [{name: rows, dim: 4}, {name: far, dim: 4, store: redis, addresses: ["127.0.0.1:1"]},
+  {name: map, dim: 3, store: file, file: f}]
 limits: {deadline_ms: 3600000}
 `
 	return Load(Source{File: write(t, text), Flags: []Setting{{path, value, "flag"}}})

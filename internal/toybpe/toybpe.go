@@ -123,7 +123,8 @@ func byteAlphabet() []string {
 }
 
 // qwenSplit is the pattern by which Qwen's tokenizers cut text.
-const qwenSplit = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+const qwenSplit = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|` +
+	` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 // TokenizerJSON writes the vocabulary as a tokenizer.json, with special tokens after it.
 func (v *Vocabulary) TokenizerJSON(special []string) ([]byte, error) {

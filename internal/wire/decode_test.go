@@ -15,9 +15,10 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-const fullRank = `{"model":"demo","user":{"id":"u\u00e9\ud83d\ude00\n","history":["i1","i2"],"text":"a \"b\" \\ \/","tokens":[1,2147483647],
- "events":[{"item":"i1","time":1700000000,"action":-3,"features":{"x":-1.5e-3,"y":0}}]},
- "candidates":[{"id":"i17"},{"text":"é"},{"tokens":[],"identifier":0,"codes":[3,17,9],"attributes":{"category":["toys",""],"":[]}}],
+const fullRank = `{"model":"demo","user":{"id":"u\u00e9\ud83d\ude00\n","history":["i1","i2"],"text":"a \"b\" \\ \/",
+ "tokens":[1,2147483647],"events":[{"item":"i1","time":1700000000,"action":-3,"features":{"x":-1.5e-3,"y":0}}]},
+ "candidates":[{"id":"i17"},{"text":"é"},{"tokens":[],"identifier":0,"codes":[3,17,9],
+  "attributes":{"category":["toys",""],"":[]}}],
  "top_k":10,"prefix":"auto","deadline_ms":200,"request_id":"r"}`
 
 func TestDecodeRank(t *testing.T) {
@@ -126,8 +127,8 @@ func TestDecodeRankRefuses(t *testing.T) {
 }
 
 func TestDecodeLenient(t *testing.T) {
-	got, _, err := DecodeScore([]byte(`{"query":"q","items":["a",[1,2],""],"label_token_ids":[9],"apply_softmax":true,"item_first":null,
-		"model":null,"extra":{"a":[1,{"b":null}],"c":-1.5e3,"d":false,"d":true},"apply_softmax":false}`))
+	got, _, err := DecodeScore([]byte(`{"query":"q","items":["a",[1,2],""],"label_token_ids":[9],"apply_softmax":true,
+		"item_first":null,"model":null,"extra":{"a":[1,{"b":null}],"c":-1.5e3,"d":false,"d":true},"apply_softmax":false}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,8 @@ func TestDecodeLenient(t *testing.T) {
 		err :=
 		DecodeRerank(
 			[]byte(
-				`{"query":{"text":"q","x":1},"documents":["a",{"id":3,"text":"b"}],"top_n":2,"return_documents":false,"max_chunks":9}`))
+				`{"query":{"text":"q","x":1},"documents":["a",{"id":3,"text":"b"}],"top_n":2,"return_documents":false,` +
+					`"max_chunks":9}`))
 	wantR := &grebev1.RerankRequest{Query: "q", Documents: []string{"a", "b"}, TopN: 2, ReturnDocuments: proto.Bool(false)}
 	if err != nil || !proto.Equal(r, wantR) {
 		t.Errorf("got %v, %v; want %v", r, err, wantR)
@@ -303,10 +305,12 @@ func FuzzDecodeRank(f *testing.F) {
 func FuzzDecodeLine(f *testing.F) {
 	f.Add(
 		[]byte(
-			`{"id": "i1", "text": "a", "tokens": [1, 2], "identifier": 731, "codes": [3, 17, 9], "attributes": {"category": ["toys"]}}`))
+			`{"id": "i1", "text": "a", "tokens": [1, 2], "identifier": 731, "codes": [3, 17, 9], ` +
+				`"attributes": {"category": ["toys"]}}`))
 	f.Add(
 		[]byte(
-			`{"id": "u1", "history": ["i1"], "events": [{"item": "i1", "time": 1700000000, "action": 3, "features": {"x": 0.5}}]}`))
+			`{"id": "u1", "history": ["i1"], "events": [{"item": "i1", "time": 1700000000, "action": 3, "features": ` +
+				`{"x": 0.5}}]}`))
 	f.Add([]byte(`{"delete": "i1"}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if it, _, err := DecodeItemLine(in); err == nil && it != nil {

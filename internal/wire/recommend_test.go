@@ -16,8 +16,12 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":128,"top_k":64,"exclude":["i3","é"],"exclude_seen":true,
- "filter":{"category":["toys","games"],"":[],"price":{"gte":10,"lt":5e1,"not":["12"]},"made":{"gt":"2026-01-31","lte":"2027-01-01T00:00:00Z"}},"quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular","rank":{"model":"r","candidates":50,"prefix":"auto"},"deadline_ms":200,"request_id":"r"}`
+const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":128,"top_k":64,"exclude":["i3","é"],
+ "exclude_seen":true,
+ "filter":{"category":["toys","games"],"":[],"price":{"gte":10,"lt":5e1,"not":["12"]},
+  "made":{"gt":"2026-01-31","lte":"2027-01-01T00:00:00Z"}},
+ "quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular",
+ "rank":{"model":"r","candidates":50,"prefix":"auto"},"deadline_ms":200,"request_id":"r"}`
 
 func TestDecodeRecommend(t *testing.T) {
 	got, err := DecodeRecommend([]byte(fullRecommend))
@@ -218,8 +222,10 @@ func TestEncodeRecommend(t *testing.T) {
 	}))
 	want :=
 		`{"model":"m","request_id":"r","node":"n0","results":[{"id":"i9","codes":[12,203,7],"score":-3.18}],"short":true,` +
-			`"catalog_version":"7","usage":{"prompt_tokens":3,"cached_tokens":0,"computed_tokens":0,"user_tokens":0,"item_tokens":0,` +
-			`"instruction_tokens":0,"by_source":{"device":0,"host":0,"disk":0,"peer":0,"prototype":0,"recomputed":0},"beam_tokens":4},` +
+			`"catalog_version":"7","usage":{"prompt_tokens":3,"cached_tokens":0,"computed_tokens":0,"user_tokens":0,` +
+			`"item_tokens":0,` +
+			`"instruction_tokens":0,"by_source":{"device":0,"host":0,"disk":0,"peer":0,"prototype":0,"recomputed":0},` +
+			`"beam_tokens":4},` +
 			`"timing_ms":{"queue":0,"fetch":0,"compute":0,"total":1.5}}` + "\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -237,7 +243,8 @@ func TestEncodeTasksAndNotes(t *testing.T) {
 		Usage:   &grebev1.Usage{Note: "nothing is \"reused\""},
 	}))
 	for _, want := range []string{
-		`{"index":0,"id":"a","score":0,"logit":0,"tasks":{"click":0.25,"like":0.5}},{"index":0,"id":"b","score":0,"logit":0}]`,
+		`{"index":0,"id":"a","score":0,"logit":0,"tasks":{"click":0.25,"like":0.5}},{"index":0,"id":"b","score":0,` +
+			`"logit":0}]`,
 		`"recomputed":0},"note":"nothing is \"reused\""}`,
 	} {
 		if !strings.Contains(got, want) {

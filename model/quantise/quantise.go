@@ -52,7 +52,8 @@ type Layer struct {
 }
 
 // matrixName finds layer and kind of a matrix that is quantised.
-var matrixName = regexp.MustCompile(`^(?:model\.)?layers\.(\d{1,4})\.(?:self_attn|mlp)\.(q|k|v|o|gate|up|down)_proj\.weight$`)
+var matrixName = regexp.MustCompile(`^(?:model\.)?layers\.(\d{1,4})\.` +
+	`(?:self_attn|mlp)\.(q|k|v|o|gate|up|down)_proj\.weight$`)
 
 // products are those that matrices belong to.
 var products = map[string]string{"q": "qkv", "k": "qkv", "v": "qkv", "o": "out", "gate": "gate_up", "up": "gate_up",

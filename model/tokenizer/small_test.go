@@ -168,10 +168,12 @@ func mustParse(t testing.TB, data []byte) *Tokenizer {
 // mixedText is English with some Chinese, numbers, code and emoji.
 func mixedText() string {
 	const text = `The quick brown fox jumps over the lazy dog. I've been told he's there, "RE" you sure? We'll see in 2024.
-A user who bought item 48213 (rating 4.5/5) at 10:32:07 also viewed: wireless headphones, USB-C charger, and a 27-inch monitor!
+A user who bought item 48213 (rating 4.5/5) at 10:32:07 also viewed: wireless headphones, USB-C charger, ` +
+		`and a 27-inch monitor!
 这款耳机音质很好，佩戴舒适，续航时间长达30小时。推荐给喜欢音乐的朋友们。🎧👍
 func main() { for i := 0; i < 100; i++ { fmt.Println("value:", i*i) } }
-Natural language understanding benefits from personalization; recommendation systems retrieve, rank and explain candidates. 🙂🚀
+Natural language understanding benefits from personalization; recommendation systems ` +
+		`retrieve, rank and explain candidates. 🙂🚀
 `
 	return strings.Repeat(text, 8)
 }

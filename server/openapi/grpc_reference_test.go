@@ -20,8 +20,8 @@ Made from the descriptors and comments of [` + "`grebe.proto`" + `](../../api/gr
 
 gRPC is served beside HTTP, at ` + "`listen`" + `, and alone at ` + "`grpc_listen`" + `. The calls are those of the
 [HTTP API](http.md) with the same messages and the same answers. Where the server has keys, send one in the metadata:
-` + "`authorization: Bearer KEY`" + ` or ` + "`x-api-key: KEY`" + `. [Errors](errors.md) lists the codes of gRPC too. The server
-also has the services ` + "`grpc.health.v1.Health`" + `, which needs no key, and reflection.
+` + "`authorization: Bearer KEY`" + ` or ` + "`x-api-key: KEY`" + `. [Errors](errors.md) lists the codes of gRPC too.
+The server also has the services ` + "`grpc.health.v1.Health`" + `, which needs no key, and reflection.
 
 The examples use [grpcurl](https://github.com/fullstorydev/grpcurl) against the models of ` + "`grebe demo`" + `:
 

@@ -27,7 +27,8 @@ size. A call that changes an item or a user is answered when the change is durab
 Where the server has [keys](../how-to/security.md#keys), send one as ` + "`Authorization: Bearer KEY`" + ` or as
 ` + "`X-Api-Key: KEY`" + `. Each call names the role that the key needs.
 
-The examples run against the models of ` + "`grebe demo`" + `, here as a cluster of one node and with a table of embeddings:
+The examples run against the models of ` + "`grebe demo`" + `, here as a cluster of one node and with a table of
+embeddings:
 
 ` + "```sh" + `
 grebe demo --once --data ./shop > /dev/null
