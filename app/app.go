@@ -208,7 +208,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	}
 	end()
 	if err := removeLeftovers(cfg); err != nil {
-		return fmt.Errorf("remove what a crash left half-written: %w", err)
+		return fmt.Errorf("remove files that a crash left incomplete: %w", err)
 	}
 	sc.Catalog, a.first = a.catalog, sc.Models
 	a.openUsers(cfg, &sc)

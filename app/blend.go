@@ -19,7 +19,7 @@ func openImportance(cache *reuse.Cache, file, name string, log *slog.Logger) *bl
 	m, err := cache.ReadImportance(file)
 	switch {
 	case err == nil:
-		log.Info("importance of items' tokens", "model", name)
+		log.Info("importance of items' tokens loaded", "model", name)
 	case errors.Is(err, reuse.ErrOtherModel):
 		log.Warn("importance is not used: it was learned with other weights; run grebe index --importance", "model", name,
 			"error", err)
@@ -64,6 +64,6 @@ func (m *Model) openBlend(cfg *config.Config, mc *config.Model, weights model.Mo
 	}
 	m.closers.add(p.Close)
 	b.Prototypes, b.Unused = p, ""
-	m.app.log.Info("prototypes of histories", "model", mc.Name, "prototypes", p.Len())
+	m.app.log.Info("prototypes loaded", "model", mc.Name, "prototypes", p.Len())
 	return b, nil
 }

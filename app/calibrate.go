@@ -57,7 +57,7 @@ func (a *App) calibrated(ctx context.Context, cfg *config.Config, mc *config.Mod
 	}
 	var keep []string
 	if raw, err := readfile.Regular(file, 1<<20); err == nil && json.Unmarshal(raw, &keep) == nil {
-		a.log.Info("weights are kept as calibrated at an earlier start", "model", mc.Name, "kept", keep)
+		a.log.Info("weights kept by the calibration of an earlier start", "model", mc.Name, "kept", keep)
 		return keep, nil
 	}
 	start := time.Now()
@@ -98,7 +98,7 @@ func logKept(log *slog.Logger, all []quantise.Sensitivity) {
 		share += s.Share
 		kept = append(kept, fmt.Sprintf("layer %d %s: %.2g", s.Layer, s.Product, s.Error))
 	}
-	log.Info("weights calibrated: kept products and how far rounding each moves the states behind its layer", "kept", kept,
+	log.Info("weights calibrated: products that are not quantised, and the error of each if it were", "kept", kept,
 		"operations", fmt.Sprintf("%.1f %%", 100*share), "largest_other", fmt.Sprintf("%.2g", largest))
 }
 

@@ -42,7 +42,7 @@ func TestCalibratedWeights(t *testing.T) {
 		t.Fatalf("files of calibrations: %v, %v", files, err)
 	}
 	again, same := open()
-	if !slices.Equal(again, keep) || same != version || !strings.Contains(w.log.String(), "at an earlier start") {
+	if !slices.Equal(again, keep) || same != version || !strings.Contains(w.log.String(), "of an earlier start") {
 		t.Errorf("kept %q in %s at the second start, %q in %s before", again, same, keep, version)
 	}
 	// A damaged note is made again. Other matrices are another version.

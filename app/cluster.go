@@ -90,8 +90,8 @@ func (a *App) joinCluster(ctx context.Context, cfg *config.Config, sc *serve.Con
 	}
 	a.closers.add(a.cluster.Close)
 	sc.Cluster, sc.Node = a.cluster, node
-	a.log.Info("a member of a cluster", "cluster", k.Name, "node", node, "peers", c.Peer, "secure", id != nil,
-		"routing", k.Routing)
+	a.log.Info("this process is a member of a cluster", "cluster", k.Name, "node", node, "peers", c.Peer,
+		"secure", id != nil, "routing", k.Routing)
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (a *App) takePart(ctx context.Context, cfg *config.Config) error {
 			!errors.Is(err, catalog.ErrUsers) {
 			return err
 		}
-		a.log.Warn("files of items and users were not loaded: the next start does it", "error", err)
+		a.log.Warn("files of items and users were not loaded: restart this process to load them", "error", err)
 	}
 	if err := a.meet(ctx, max(time.Second, catchUpWithin-time.Since(began)), a.cluster.Await); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (a *App) meet(ctx context.Context, within time.Duration, await func(context
 	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	if err := await(bounded); err != nil && ctx.Err() == nil {
-		a.log.Warn("the coordinator has not listed members and maps: this process serves without them until it does")
+		a.log.Warn("the coordinator has not sent the members and maps yet: this process serves without them")
 		return nil
 	}
 	return ctx.Err()
@@ -173,7 +173,7 @@ func (a *App) catchUp(ctx context.Context, cfg *config.Config, await func(contex
 	err := await(within)
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
 		if !keepsKV(cfg) {
-			a.log.Warn("the other members' catalog could not be read: what this process has is served")
+			a.log.Warn("the other members' catalog cannot be read: this process serves its own copy")
 			a.closers.run(func(ctx context.Context) { a.leaveRefused(ctx, await) })
 			return nil
 		}

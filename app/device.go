@@ -34,7 +34,7 @@ func OpenDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 		if err != nil {
 			return nil, fmt.Errorf("device: %w", err)
 		}
-		log.Warn("nothing is computed: answers are nonsense", "device", cfg.Device)
+		log.Warn("this device computes nothing: scores have no meaning", "device", cfg.Device)
 		return null.New(null.Options{Fixed: batch, Row: token}), nil
 	}
 	if cfg.Device != "cpu" {

@@ -211,7 +211,7 @@ func (a *App) reconfigure(old, next *config.Config) error {
 	a.loaded.setSLO(time.Duration(next.SLOMillis) * time.Millisecond)
 	a.log.Info("configuration read again", "keys", len(keys), "slo_ms", next.SLOMillis)
 	if names := needRestart(old, next); len(names) > 0 {
-		a.log.Warn("changed, but only the next start takes it over", "keys", strings.Join(names, ", "))
+		a.log.Warn("changed keys take effect after a restart", "keys", strings.Join(names, ", "))
 	}
 	return nil
 }

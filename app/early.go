@@ -113,6 +113,6 @@ func (a *App) phase(name string, attrs ...any) func() {
 			level = slog.LevelDebug
 		}
 		all := append([]any{"phase", name, "seconds", human.Seconds(took)}, attrs...)
-		a.log.Log(context.Background(), level, "phase ended", all...)
+		a.log.Log(context.Background(), level, "phase of the start ended", all...)
 	}
 }

@@ -80,7 +80,7 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		if err := m.checkRows(mc.Name, nil); err != nil {
 			return nil, err
 		}
-		m.app.log.Warn("this model caches no KV: every request is computed", "model", mc.Name, "why", why)
+		m.app.log.Warn("this model caches no KV: every request is computed in full", "model", mc.Name, "why", why)
 	}
 	if both := m.memory.shared; both != nil && !both.divided {
 		if err := m.memory.divide(cfg, mc); err != nil {
@@ -107,7 +107,7 @@ func (a *App) itemTable(mc *config.Model, m *hstu.Model) error {
 	}
 	table := a.tables.Table(mc.ItemTable)
 	if table == nil {
-		return fmt.Errorf("item_table %s: tables are opened when the server starts: it needs a restart", mc.ItemTable)
+		return fmt.Errorf("item_table %s: restart the server to open this table", mc.ItemTable)
 	}
 	rows, err := m.FromTable(table)
 	if err != nil {

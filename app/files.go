@@ -107,8 +107,7 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		return err
 	}
 	if f.deleted > 0 {
-		l.log.Warn("lines of a catalog file are of items or users who were deleted: they are left out until they are put "+
-			"again",
+		l.log.Warn("a catalog file has items or users that were deleted: they are skipped until they are put again",
 			"file", full, "lines", f.deleted)
 	}
 	if before && !same {

@@ -152,7 +152,7 @@ func TestConfiguredFilesDoNotUndoChanges(t *testing.T) {
 	f.wants("some lines edited", "i1=put i2=b u2=put i3=c u3=b")
 	f.write(f.cfg.Catalog.Users, `{"id":"u1","text":"edited"}`, `{"id":"u2","text":"a"}`, `{"id":"u3","text":"b"}`)
 	f.wants("the line of a deleted user edited", "i1=put i2=b u2=put i3=c u3=b")
-	if !strings.Contains(f.log.String(), "items or users who were deleted") {
+	if !strings.Contains(f.log.String(), "items or users that were deleted") {
 		t.Errorf("the deleted user is not reported: %s", f.log.String())
 	}
 	list := filepath.Join(f.cfg.DataDir, "catalog.loaded.json")

@@ -10,7 +10,7 @@ import (
 
 // errHung means that a disk does not answer and a goroutine still waits for it. Everything that the goroutine uses
 // MUST stay open.
-var errHung = errors.New("the disk does not answer: work that waits for it keeps its memory and is abandoned")
+var errHung = errors.New("the disk does not answer: work that waits for it is abandoned, and its memory stays in use")
 
 const (
 	hungAfter = 30 * time.Second // a disk without progress for so long counts as hung

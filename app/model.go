@@ -117,8 +117,8 @@ func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.S
 func (m *Model) checkRows(model string, shape *compute.Shape) error {
 	for _, o := range m.app.loaded.of(model) {
 		if o.memory.shared != nil && o.memory.shared.divided && (shape == nil || !reflect.DeepEqual(o.memory.shape, *shape)) {
-			return errors.New("the checkpoint's KV has another shape, and rows of its item table lie in the memory of the one " +
-				"that serves: it needs a restart")
+			return errors.New("the checkpoint's KV has another shape, and its item table shares memory with the current " +
+				"checkpoint: restart the server to load it")
 		}
 	}
 	return nil

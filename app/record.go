@@ -21,7 +21,7 @@ func (a *App) openRecord(file string) (*record.Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("record of decisions: %w", err)
 	}
-	a.log.Warn("decisions are recorded: that costs time, and the file grows", "file", file,
+	a.log.Warn("recording decisions: this costs time, and the file grows", "file", file,
 		"at_most", human.Bytes(maxRecord))
 	l := record.New(f, maxRecord)
 	a.closers.add(func() error {

@@ -149,6 +149,6 @@ func (p Process) startOver(ctx context.Context, log *slog.Logger, device string,
 	if p.Exec == nil || ctx.Err() != nil {
 		return fmt.Errorf("%w (start grebe again)", err)
 	}
-	log.Error("the device cannot be opened again in this process: starting over", "error", err, "losses", int(n))
+	log.Error("the device cannot be opened again: restarting the process", "error", err, "losses", int(n))
 	return errors.Join(err, p.Exec(append(n.env(p.Env), config.EnvName("device")+"="+device)))
 }

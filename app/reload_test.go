@@ -433,7 +433,7 @@ func TestReloadThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, now := w.reload(t, "reload")
-	if status != http.StatusConflict || !strings.Contains(now.text, "is the one") {
+	if status != http.StatusConflict || !strings.Contains(now.text, "already serves") {
 		t.Errorf("without a new checkpoint: %d %s", status, now.text)
 	}
 	if log := w.log.String(); !strings.Contains(log, "a reload ended") || strings.Contains(log, "level=ERROR") {

@@ -69,7 +69,7 @@ func (a *App) findClass(ctx context.Context, cfg *config.Config, c coord.Coordin
 			return nil
 		}
 		if !told {
-			a.log.Info("waiting for a node: its device says which KV this process can hold", "error", err)
+			a.log.Info("waiting for a member with the role node: its device determines the format of KV", "error", err)
 			told = true
 		}
 		select {

@@ -54,7 +54,7 @@ func Serve(ctx context.Context, cfg *config.Config, opt Options, p Process) erro
 		cfg = a.sameDevice(now)
 		again := a.inForce(cfg)
 		if err := a.Close(); err != nil {
-			opt.Log.Warn("closing what was on the lost device", "error", err)
+			opt.Log.Warn("the lost device could not be closed", "error", err)
 		}
 		if n, err = n.after(time.Since(began)); err != nil {
 			return err

@@ -81,7 +81,7 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 		Rows: embed.MinRows(most), MaxRows: most, RowBytes: table.RowBytes(), Policy: tableOf(cfg, mc.ItemTable).Policy,
 	})
 	if err != nil {
-		return fmt.Errorf("rows of item_table %s in %s of memory that KV has too: %w", mc.ItemTable, human.Bytes(both.rows),
+		return fmt.Errorf("item_table %s: rows in %s of memory shared with KV: %w", mc.ItemTable, human.Bytes(both.rows),
 			err)
 	}
 	m.closers.add(func() error { cache.Close(); return nil })

@@ -47,7 +47,7 @@ func warnOfSilence(t *config.Table, log *slog.Logger) {
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
-		log.Warn("the store of a table does not answer: until it does, rows are the table's default", "table", t.Name,
+		log.Warn("the store of a table does not answer: lookups return the table's default row", "table", t.Name,
 			"error", failed)
 	}
 }

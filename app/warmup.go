@@ -21,20 +21,20 @@ func (a *App) warmUp(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		a.log.Warn("a made-up request failed, so that others of its model are not prepared for", "error", err)
+		a.log.Warn("a warm-up request failed: first requests of its model may be slow", "error", err)
 	}
 	end()
-	a.log.Info("prepared for requests", "requests", w.Asked(), "sizes_left", w.Left())
+	a.log.Info("warm-up requests done", "requests", w.Asked(), "sizes_left", w.Left())
 	if w.Left() == 0 {
 		return nil
 	}
 	a.closers.run(func(ctx context.Context) {
 		start := time.Now()
 		if err := w.Finish(ctx); err != nil && ctx.Err() == nil {
-			a.log.Warn("sizes of requests are not all prepared for", "sizes_left", w.Left(), "error", err)
+			a.log.Warn("the warm-up failed: first requests of some sizes may be slow", "sizes_left", w.Left(), "error", err)
 			return
 		}
-		a.log.Info("prepared for requests of all sizes", "requests", w.Asked(),
+		a.log.Info("warm-up done for requests of all sizes", "requests", w.Asked(),
 			"seconds", time.Since(start).Round(time.Millisecond).Seconds())
 	})
 	return nil

@@ -193,8 +193,8 @@ func keptByAll(all []kept, number uint64, digest string) error {
 		}
 	}
 	if len(without) > 0 {
-		return serve.Errorf(serve.Conflict, "version", "nodes without version %d: %s. Drain or stop them to activate it "+
-			"all the same",
+		return serve.Errorf(serve.Conflict, "version", "nodes without version %d: %s. Drain or stop them to "+
+			"activate it anyway",
 			number, strings.Join(without, ", "))
 	}
 	return nil
@@ -304,7 +304,7 @@ func (c *Cluster) awaitActivation(ctx context.Context, a activation) error {
 			return nil
 		}
 		if !wait.Wait(ctx) {
-			c.cfg.Log.Warn("a version is activated, and a node does not generate it yet", "node", late[0].node)
+			c.cfg.Log.Warn("a version is activated, but a node does not generate it yet", "node", late[0].node)
 			return nil
 		}
 	}

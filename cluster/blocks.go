@@ -64,7 +64,7 @@ func (b *blocks) Release(out *peer.Block) { b.holder.Release(out) }
 // serve answers connections that in accepts.
 func (b *blocks) serve(ctx context.Context, in *inbox) {
 	if err := b.server.Serve(ctx, in); err != nil && ctx.Err() == nil {
-		b.c.cfg.Log.Error("serve blocks of KV", "error", err)
+		b.c.cfg.Log.Error("cannot serve blocks of KV", "error", err)
 	}
 }
 

@@ -375,7 +375,7 @@ func (c *Cluster) announce() {
 		err = c.record.Set(data)
 	}
 	if err != nil {
-		c.cfg.Log.Error("announce this process", "error", err)
+		c.cfg.Log.Error("cannot announce this process", "error", err)
 		return
 	}
 	c.said = data
@@ -394,7 +394,7 @@ func (c *Cluster) findSecret() {
 			close(c.opened)
 			return
 		}
-		c.cfg.Log.Warn("read the cluster's secret", "error", err)
+		c.cfg.Log.Warn("cannot join the cluster yet: its secret is at the coordinator", "error", err)
 		if !wait.Wait(c.ctx) {
 			return
 		}

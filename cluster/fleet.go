@@ -186,7 +186,7 @@ func (f *fleet) add(m *member.Member) *slot {
 			return s
 		}
 	}
-	f.c.cfg.Log.Error("a node is left out", "node", m.ID, "most", maxNodes)
+	f.c.cfg.Log.Error("too many nodes: a node is left out", "node", m.ID, "most", maxNodes)
 	return nil
 }
 

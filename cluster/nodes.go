@@ -55,7 +55,7 @@ func (c *Cluster) followNodes() {
 		}
 		conn, err := c.wire.dial(m.ID, m.Peer)
 		if err != nil {
-			c.cfg.Log.Error("connect to a member", "node", m.ID, "error", err)
+			c.cfg.Log.Error("cannot connect to a member", "node", m.ID, "error", err)
 			delete(c.known, m.ID)
 			continue
 		}

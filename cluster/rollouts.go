@@ -234,7 +234,7 @@ func (c *Cluster) driveRollout(d *drive) {
 			id, back, more = r.Next()
 		})
 		if !c.publish(d, true) {
-			c.cfg.Log.Warn("a change of checkpoints goes on without this member", "model", d.model)
+			c.cfg.Log.Warn("a change of checkpoints continues without this member", "model", d.model)
 			return
 		}
 		if !more {

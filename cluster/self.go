@@ -36,7 +36,8 @@ func (f *fleet) followSelf(ctx context.Context, s *slot, secret *feed.Secret) {
 		}
 		moved, err := f.pump(session, follower)
 		if err != nil {
-			f.c.cfg.Log.Error("follow this process's own KV", "model", f.model.Name, "error", err)
+			f.c.cfg.Log.Warn("the list of this process's own KV was interrupted: sending it again",
+				"model", f.model.Name, "error", err)
 			session.Close()
 			session = feed.NewPublisher(s.id, *secret, f, f.load).Session()
 			f.mu.Lock()

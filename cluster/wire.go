@@ -78,7 +78,7 @@ func (w *wire) serve() {
 				if errors.Is(err, net.ErrClosed) {
 					return
 				}
-				w.c.cfg.Log.Warn("accept a member", "error", err)
+				w.c.cfg.Log.Warn("cannot accept a member", "error", err)
 				time.Sleep(10 * time.Millisecond) // such as too many open files
 				continue
 			}

@@ -149,7 +149,7 @@ func (k *Keeper) begin(t *target) error {
 		v, err = k.viewOf(t, s, p.At)
 	}
 	if err != nil {
-		k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name,
+		k.log.Error("the activated version no longer exists: the latest is used", "model", t.Name,
 			"version", p.Version, "error", err)
 		k.unpin(t.Name)
 		t.Generator.Use(t.head)
@@ -345,7 +345,7 @@ func (k *Keeper) Renew() {
 	}
 	for _, t := range k.following() {
 		if err := k.follow(t, v); err != nil {
-			k.log.Error("no snapshot of the new version: the one before stays in use", "model", t.Name, "error", err)
+			k.log.Error("no snapshot of the new version: the previous one stays in use", "model", t.Name, "error", err)
 			continue
 		}
 		k.log.Debug("made a snapshot", "model", t.Name, "version", t.head.Version, "items", t.head.Len(),

@@ -219,7 +219,7 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	return nil
 }
 
-var errNotFinite = errors.New("generate: logits that are no numbers")
+var errNotFinite = errors.New("generate: logits are not finite")
 
 // checkPrompt checks the logits of the prompt. If one is not a number, it releases what the job kept.
 func (r *run) checkPrompt(res *engine.Result) error {

@@ -234,7 +234,7 @@ func TestAnActivatedVersionIsLost(t *testing.T) {
 	must(0, os.Truncate(names[0], 90))
 	s.open()
 	s.want("the latest", "a", last)
-	if s.keeper.Damaged() == 0 || s.keeper.Pinned("a") || !strings.Contains(s.log.String(), "not there any more") {
+	if s.keeper.Damaged() == 0 || s.keeper.Pinned("a") || !strings.Contains(s.log.String(), "no longer exists") {
 		t.Errorf("%d damaged, pinned %v, and the log says %s", s.keeper.Damaged(), s.keeper.Pinned("a"), s.log.String())
 	}
 	must(0, os.WriteFile(filepath.Join(s.dir, "activated.json"), []byte("{"), 0o600))

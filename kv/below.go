@@ -261,7 +261,7 @@ func (b *below) erase(keys []plan.Key, o *op) error {
 		case <-time.After(residency.HungAfter):
 		}
 	}
-	return errors.New("the disk does not answer: the deletion goes on by itself")
+	return errors.New("the disk does not answer: the deletion continues in the background")
 }
 
 // awaitPuts waits for the puts of condemned keys that are under way.

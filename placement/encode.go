@@ -123,7 +123,7 @@ func decode(data []byte) (*Map, error) {
 		return nil, errShort
 	}
 	if len(r.data) > 0 {
-		return nil, fmt.Errorf("%d bytes behind the end", len(r.data))
+		return nil, fmt.Errorf("%d bytes after the end", len(r.data))
 	}
 	return m, nil
 }

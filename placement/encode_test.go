@@ -45,7 +45,7 @@ func TestEncode(t *testing.T) {
 			}
 		}
 		if _, err := Decode(sealed(append(data[:len(data)-4:len(data)-4], 0))); err == nil ||
-			!strings.Contains(err.Error(), "behind the end") {
+			!strings.Contains(err.Error(), "after the end") {
 			t.Errorf("%s: a byte more: %v", name, err)
 		}
 	}

@@ -19,7 +19,7 @@ func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 		return nil, nil
 	}
 	if req.Prefix != "blend" {
-		return nil, Errorf(InvalidArgument, "budget", "is for prefix blend alone: the request's prefix is %s",
+		return nil, Errorf(InvalidArgument, "budget", "needs prefix blend, but the request's prefix is %s",
 			Quoted(cmp.Or(req.Prefix, "auto")))
 	}
 	var b blend.Budget

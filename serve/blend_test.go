@@ -133,7 +133,7 @@ func TestBlendRefusals(t *testing.T) {
 		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{History: new(math.NaN())} }),
 			"history: NaN"},
 		{w.cached, blended(func(r *grebev1.RankRequest) { r.Prefix, r.Budget = "user", &grebev1.Budget{} }),
-			"is for prefix blend"},
+			"needs prefix blend"},
 		{point.cached, point.request("blend"), "scores item by item"},
 	} {
 		if _, err := c.s.Rank(context.Background(), c.req); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -128,7 +128,8 @@ func (s *Service) do(ctx context.Context, c *call, job *engine.Job) (*engine.Res
 		if job.Blend != nil || !job.Reuses() {
 			return nil, s.explain(c, err)
 		}
-		s.log.Warn("answers from cached KV are not finite: all of it is computed", "op", c.op, "model", c.model.Name,
+		s.log.Warn("scores from cached KV are not finite: computing the request without the cache", "op", c.op,
+			"model", c.model.Name,
 			"error", err)
 		job.Segments, job.Once = nil, false
 		if res, err = c.model.Runner.Do(ctx, job); err != nil {
@@ -362,7 +363,7 @@ func (c *call) checkTokens(field path, inside string, tokens []int32) error {
 
 func checkCount(field string, n int) error {
 	if n < 1 || n > wire.MaxCandidates {
-		return Errorf(InvalidArgument, field, "%d of them: want 1 to %d", n, wire.MaxCandidates)
+		return Errorf(InvalidArgument, field, "%d elements, want 1 to %d", n, wire.MaxCandidates)
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func chatPrompt(b *prompt.Builder, req *wire.Completion) (*grebev1.Input, error)
 	case errors.As(err, &option):
 		return nil, Errorf(InvalidArgument, "chat_template_kwargs", "%v", err)
 	case err != nil:
-		return nil, Errorf(InvalidArgument, "messages", "the chat template does not take them: %v", err)
+		return nil, Errorf(InvalidArgument, "messages", "the chat template refuses the messages: %v", err)
 	}
 	return &grebev1.Input{Text: &text}, nil
 }

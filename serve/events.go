@@ -344,7 +344,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		return nil, err
 	}
 	if field := ruled(req); field != "" {
-		return nil, Errorf(Unprocessable, field, "model %q reads events: it has no search for rules to take part in",
+		return nil, Errorf(Unprocessable, field, "model %q reads events: it supports no boost, quota or other rules",
 			c.model.Name)
 	}
 	if cold, err := s.cold(c, req); err != nil {

@@ -228,7 +228,8 @@ func once[R any](s *Service, op, model string, deadline int32,
 func (s *Service) distrust(c *call) bool {
 	now, before := c.slot.onTrial(c.model)
 	if now && c.slot.back("a request failed; the log says why") != nil {
-		s.log.Error("a request failed on a checkpoint that is on trial: the one before it serves again", "model", c.slot.name,
+		s.log.Error("a request failed on the new checkpoint during its trial: the previous one serves again",
+			"model", c.slot.name,
 			"version", c.model.Version)
 		return true
 	}

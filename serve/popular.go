@@ -141,7 +141,7 @@ func (s *Service) checkFallback(req *grebev1.RecommendRequest) error {
 	case req.Fallback != popularFallback:
 		return Errorf(InvalidArgument, "fallback", "%s is not known: want popular", Quoted(req.Fallback))
 	case s.cfg.Users != nil:
-		return Errorf(Unprocessable, "fallback", "users lie in a store of their own, whose events are not counted")
+		return Errorf(Unprocessable, "fallback", "users are in a separate store, whose events are not counted")
 	}
 	return nil
 }

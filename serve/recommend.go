@@ -177,7 +177,7 @@ func checkRange(field string, v, low, high int) error {
 
 func checkExclude(ids []string) error {
 	if len(ids) > wire.MaxExclude {
-		return Errorf(InvalidArgument, "exclude", "%d of them, at most %d", len(ids), wire.MaxExclude)
+		return Errorf(InvalidArgument, "exclude", "%d elements, at most %d", len(ids), wire.MaxExclude)
 	}
 	for i, id := range ids {
 		if id == "" {

@@ -26,7 +26,7 @@ var (
 	// ErrNoMemory means that a checkpoint does not fit beside the one that serves.
 	ErrNoMemory = errors.New("not enough memory for a second checkpoint")
 	// ErrUnchanged means that the checkpoint is the one that serves.
-	ErrUnchanged = errors.New("the checkpoint that serves is the one that the configuration names")
+	ErrUnchanged = errors.New("the checkpoint of the configuration already serves")
 )
 
 // reloading is a change of a model's checkpoint.
@@ -224,7 +224,7 @@ func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *ser
 	}
 	old := sl.swap(next)
 	r.at("trying")
-	s.log.Info("another checkpoint serves", "model", sl.name, "version", m.Version, "trial", s.cfg.Trial)
+	s.log.Info("the new checkpoint serves", "model", sl.name, "version", m.Version, "trial", s.cfg.Trial)
 	trial := time.NewTimer(s.cfg.Trial)
 	defer trial.Stop()
 	select {

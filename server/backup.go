@@ -59,7 +59,7 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, rep reply) 
 		return rep.status
 	}
 	if err := rep.stream(&patientWriter{w, http.NewResponseController(w)}); err != nil {
-		s.log.Error("a response was not sent to its end", "error", err)
+		s.log.Error("a response was cut off", "error", err)
 		return http.StatusInternalServerError
 	}
 	return rep.status

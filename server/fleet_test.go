@@ -117,10 +117,10 @@ func TestClusterCalls(t *testing.T) {
 
 func TestDrainWithoutCoordinator(t *testing.T) {
 	f := newTrio()
-	f.away = errors.New("coord: coordinator unavailable")
+	f.away = errors.New("coord: the coordinator does not answer")
 	w := newWorld(t, func(c *setup) { c.Fleet = f })
 	rec := w.ask("POST", "/v1/cluster/nodes/n2:drain", "")
-	if !strings.Contains(rec.Body.String(), "coordinator unavailable") {
+	if !strings.Contains(rec.Body.String(), "the coordinator does not answer") {
 		t.Errorf("no cause in %s", rec.Body)
 	}
 	wantError(t, rec, http.StatusServiceUnavailable, "unavailable", "")

@@ -148,7 +148,7 @@ func finish(r *bufio.Reader, dir string, got []File) (*Manifest, error) {
 		return nil, err
 	}
 	if name, err := readName(r); err != nil || name != "" {
-		return nil, errors.Join(errors.New("the stream goes on behind the manifest"), err)
+		return nil, errors.Join(errors.New("data follows the manifest, which must be last"), err)
 	}
 	m, err := unseal([]byte(data.String()))
 	if err != nil {
@@ -156,7 +156,7 @@ func finish(r *bufio.Reader, dir string, got []File) (*Manifest, error) {
 	}
 	slices.SortFunc(got, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 	if !slices.Equal(got, m.Files) {
-		return nil, errors.New("files are not as the manifest says")
+		return nil, errors.New("files differ from the manifest")
 	}
 	return m, durable.WriteFile(filepath.Join(dir, manifestFile), func(w io.Writer) error {
 		_, err := io.WriteString(w, data.String())

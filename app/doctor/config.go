@@ -173,7 +173,7 @@ func answers(r *Report, check string, s *config.Scoring, tok *tokenizer.Tokenize
 	}
 	for _, t := range []config.Token{s.Yes, s.No} {
 		if _, ok := tok.TokenID(t.Text); !ok && !t.ByID {
-			r.add(check, Fail, "answers are one token each: try them with or without the space in front",
+			r.add(check, Fail, "name answers of one token: try with or without the leading space, or give its number",
 				"scoring: %s is not one token of the vocabulary", t)
 		}
 	}

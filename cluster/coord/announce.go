@@ -91,7 +91,7 @@ func (a *Announcement) run(ctx context.Context) {
 			a.err = err
 			return
 		}
-		a.log.Warn("announce again", "key", a.key, "reason", err)
+		a.log.Warn("announcing this process again", "key", a.key, "reason", err)
 		if !wait.Wait(ctx) {
 			return
 		}

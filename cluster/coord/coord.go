@@ -27,7 +27,7 @@ var (
 	// ErrConflict reports that the key's version is not the expected one.
 	ErrConflict = errors.New("coord: the version has changed")
 	// ErrUnavailable reports that the coordinator did not answer in time. The outcome of a write is unknown.
-	ErrUnavailable = errors.New("coord: coordinator unavailable")
+	ErrUnavailable = errors.New("coord: the coordinator does not answer")
 	// ErrLeaseLost reports that a lease has expired or was closed.
 	ErrLeaseLost = errors.New("coord: lease lost")
 )

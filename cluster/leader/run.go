@@ -107,7 +107,7 @@ func (r *runner) stand(ctx context.Context) bool {
 func (r *runner) look(ctx context.Context) {
 	entry, err := r.c.Get(ctx, r.o.Key)
 	if err != nil {
-		r.o.Log.Debug("read the election", "key", r.o.Key, "error", err)
+		r.o.Log.Debug("cannot read the election", "key", r.o.Key, "error", err)
 		return
 	}
 	var seen Record
@@ -130,7 +130,7 @@ func (r *runner) write(ctx context.Context) bool {
 	r.e.Trying(sent)
 	version, err := r.c.Swap(ctx, r.o.Key, record.bytes(), expected, nil)
 	if err != nil {
-		r.o.Log.Debug("write the election", "key", r.o.Key, "error", err)
+		r.o.Log.Debug("cannot write the election", "key", r.o.Key, "error", err)
 		return false
 	}
 	r.e.Wrote(sent, time.Now(), record, version)
@@ -154,7 +154,7 @@ func (r *runner) serve(ctx context.Context) bool {
 		end()
 		err = <-done
 	}
-	r.o.Log.Info("leading no more", "key", r.o.Key, "term", t.Number, "error", err)
+	r.o.Log.Info("no longer leading", "key", r.o.Key, "term", t.Number, "error", err)
 	t.mu.Lock()
 	r.e.Raise(t.higher)
 	t.mu.Unlock()

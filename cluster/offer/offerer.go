@@ -70,7 +70,7 @@ func (o *Offerer) round(ctx context.Context) time.Duration {
 	if generation != o.generation {
 		owners, err := NewOwners(members)
 		if err != nil {
-			o.Log.Error("divide KV between members with the role kv", "error", err)
+			o.Log.Error("cannot divide KV between members with the role kv", "error", err)
 			return noneEvery
 		}
 		o.owners, o.generation, o.boot = owners, generation, 0
@@ -146,7 +146,7 @@ func (o *Offerer) send(ctx context.Context, member string, f *Offer) {
 		busy, err := o.Members.Send(within, member, f)
 		cancel()
 		if err != nil {
-			o.Log.Debug("offer KV to a member with the role kv", "member", member, "error", err)
+			o.Log.Debug("cannot offer KV to a member with the role kv", "member", member, "error", err)
 		}
 		if err != nil || !busy {
 			return

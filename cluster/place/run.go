@@ -62,7 +62,7 @@ func (j *Job) lead(ctx context.Context, t *leader.Term) error {
 		p := &published{model: model, object: o}
 		if len(o.Data()) > 0 {
 			if p.now, err = placement.Decode(o.Data()); err != nil {
-				j.Log.Error("the placement of a model is made anew", "model", model, "error", err)
+				j.Log.Error("computing a new placement of a model", "model", model, "error", err)
 			}
 		}
 		if p.hotObject, err = t.Claim(ctx, hotKey(model)); err != nil {
@@ -70,7 +70,7 @@ func (j *Job) lead(ctx context.Context, t *leader.Term) error {
 		}
 		if data := p.hotObject.Data(); len(data) > 0 {
 			if p.hot, err = decodeHot(data); err != nil {
-				j.Log.Error("the hot items of a model are found anew", "model", model, "error", err)
+				j.Log.Error("computing the hot items of a model again", "model", model, "error", err)
 			}
 		}
 		all = append(all, p)

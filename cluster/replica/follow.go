@@ -32,7 +32,7 @@ func (n *Node) follow() {
 		if n.context.Err() != nil {
 			return
 		}
-		n.o.Log.Info("follow the catalog's leader", "node", holder, "error", err)
+		n.o.Log.Info("following the catalog's leader", "node", holder, "error", err)
 		if status.Code(err) == codes.AlreadyExists {
 			n.change(func() { n.problem = errors.New(status.Convert(err).Message()) })
 		}
@@ -167,7 +167,7 @@ func (s *session) caughtUp(committed uint64) error {
 
 // replace takes a snapshot.
 func (s *session) replace(p *clusterv1.LogPlace, state catalog.LogState) error {
-	s.n.o.Log.Info("copy the catalog of the leader", "index", p.Index, "version", p.Version, "own_index", state.Last.Index)
+	s.n.o.Log.Info("copying the leader's catalog", "index", p.Index, "version", p.Version, "own_index", state.Last.Index)
 	head := catalog.Head{ID: p.Catalog, Last: catalog.Mark{Term: p.Term, Index: p.Index}, Version: p.Version}
 	err := s.n.c.Replace(s.ctx, head, func() ([]byte, error) {
 		m, err := s.receive()

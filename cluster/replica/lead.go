@@ -117,7 +117,7 @@ func (n *Node) founded(ctx context.Context, object *leader.Object) (set inSync, 
 		case err != nil && slices.Contains(needed, node):
 			return set, fmt.Errorf("replica: the coordinator lost its data, and node %s may have a newer catalog: %w", node, err)
 		case err != nil:
-			n.o.Log.Info("found a cluster's catalog without a node's answer", "node", node, "error", err)
+			n.o.Log.Info("creating the cluster's catalog although a node does not answer", "node", node, "error", err)
 		}
 	}
 	set = inSync{Catalog: mine.Catalog, Base: mine.Term, Members: []string{n.o.Node}}
@@ -151,7 +151,7 @@ func (n *Node) collect(ctx context.Context, l *leading) {
 		}
 		f := &follower{}
 		if err := n.collectFrom(ctx, m); err != nil {
-			n.o.Log.Info("ask for the end of a log", "node", m, "error", err)
+			n.o.Log.Info("cannot ask a node for the end of its log", "node", m, "error", err)
 			f.pulled = true // do not wait for it longer than for one whose connection broke
 		}
 		l.followers[m] = f
@@ -324,7 +324,7 @@ func (l *leading) keepSet(ctx context.Context) error {
 	err := l.object.Write(ctx, next.encode())
 	switch {
 	case err == nil:
-		l.n.o.Log.Info("nodes with the whole catalog", "nodes", members)
+		l.n.o.Log.Info("nodes in sync with the catalog", "nodes", members)
 		l.change(func() { l.set, l.required = next, members })
 		return nil
 	case errors.Is(err, coord.ErrUnavailable):

@@ -304,7 +304,7 @@ func (n *Node) remember(members []string) {
 	}
 	data, _ := json.Marshal(members) // of strings
 	if err := errors.Join(err, n.c.SetNote(n.context, data)); err != nil && n.context.Err() == nil {
-		n.o.Log.Error("remember which nodes have the whole catalog", "error", err)
+		n.o.Log.Error("cannot store which nodes have the whole catalog", "error", err)
 	}
 }
 
@@ -350,7 +350,7 @@ func (n *Node) stand() {
 			cancel()
 		})
 		if err := leader.Run(ctx, n.o.Coordinator, n.o.election(), n.lead); err != nil {
-			n.o.Log.Error("take part in the election", "error", err) // Validate has checked the options
+			n.o.Log.Error("cannot take part in the election", "error", err) // Validate has checked the options
 		}
 		cancel()
 		wait.Wait()

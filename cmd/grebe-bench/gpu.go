@@ -18,7 +18,7 @@ type gpuCmd struct {
 	Timeline   bool   `help:"Show the phases of a group of searches, and nothing else."`
 	Rank       string `type:"existingfile" placeholder:"FILE"`
 	Checkpoint string `type:"existingdir" placeholder:"DIR"`
-	Tune       bool   `help:"Measure anew how attention is best cut, whatever was kept."`
+	Tune       bool   `help:"Measure again how attention is best divided; ignore the cache."`
 	NoChecks   bool   `help:"Time without checking results first, for profilers."`
 	NoGraphs   bool   `help:"Launch kernels one by one, for profilers."`
 	NoOverlap  bool   `help:"Start no kernel before the one ahead has ended."`

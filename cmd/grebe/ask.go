@@ -82,7 +82,7 @@ func (c *askFlags) named() bool { return c.User != "" || c.UserText != "" || len
 func (c *askFlags) readRequest(w *cli.World, more bool) ([]byte, error) {
 	switch {
 	case c.named() || more || c.Model != "" || c.DeadlineMS != 0:
-		return nil, cli.Usagef("--request has everything in it: leave out what to ask")
+		return nil, cli.Usagef("--request has the whole request: leave out --model, --user, --candidates and the like")
 	case c.Request == "-":
 		return io.ReadAll(w.Stdin)
 	}

@@ -30,7 +30,7 @@ func (backupCmd) Help() string {
 of embeddings, all as they are at one moment. Requests are answered meanwhile. KV is left out: it is computed again.
 
 The folder gets its name when all of it is on disk. Until then it ends in .part. After an interruption run the
-command again: it begins anew. Where the server has keys, the role is admin; its admin listener asks for none.
+command again: it starts over. Where the server has keys, the role is admin; its admin listener asks for none.
 
 Examples:
 

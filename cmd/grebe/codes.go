@@ -102,7 +102,7 @@ func (c *codesCmd) check() error {
 	case c.Model != "" && c.Config == "":
 		return cli.Usagef("--model goes with -c")
 	case c.Levels > 0 && c.Sizes != nil && c.Levels != len(c.Sizes):
-		return cli.Usagef("--levels %d and --sizes of %d levels", c.Levels, len(c.Sizes))
+		return cli.Usagef("--levels is %d, but --sizes has %d levels", c.Levels, len(c.Sizes))
 	}
 	return nil
 }

@@ -35,8 +35,9 @@ func (doctorCmd) FlagHelp() cli.Texts {
 func (doctorCmd) Help() string {
 	return `Exits with 1 when something needed is broken.
 
-With --repair nothing but the data folder is looked at. Files that can be made anew are. Where that is not enough, all
-that can be read is copied, and the damaged files are kept in a folder beside. What is in order is left as it is.
+With --repair grebe doctor checks the data folder only. It rebuilds damaged files whose content is known. If that is
+not enough, it copies everything that can be read and keeps the damaged files in a folder beside. Intact files stay as
+they are.
 
 Examples:
 

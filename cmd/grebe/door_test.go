@@ -222,7 +222,7 @@ func TestHangupChangesDeadlines(t *testing.T) {
 		t.Fatalf("rank is %d: %s", code, body)
 	}
 	write("limits: {deadline_ms: 2000}\nworkers: 2\n")
-	r.hangup(t, "only the next start takes it over")
+	r.hangup(t, "take effect after a restart")
 	if code, body := r.get(t, "POST", "/v1/rank", late); code != http.StatusBadRequest ||
 		!strings.Contains(body, "between 1 and 2000") {
 		t.Errorf("a deadline above the new limit is %d: %s", code, body)

@@ -85,13 +85,13 @@ Examples:
 func (c *indexCmd) Run(w *cli.World) error {
 	// their defaults
 	if none := (prototypeFlags{Users: 20000, Memory: "64MiB"}); !c.Prototypes && c.prototypeFlags != none {
-		return cli.Usagef("--prototype-users and its like go with --prototypes: without it, items are computed")
+		return cli.Usagef("--prototype-users and similar flags need --prototypes")
 	}
 	if none := (importanceFlags{Prompts: 32, Candidates: 100}); !c.Importance && c.importanceFlags != none {
-		return cli.Usagef("--importance-prompts and its like go with --importance: without it, items are computed")
+		return cli.Usagef("--importance-prompts and similar flags need --importance")
 	}
 	if c.Prototypes && c.Importance {
-		return cli.Usagef("--prototypes and --importance: one at a time")
+		return cli.Usagef("give --prototypes or --importance, not both")
 	}
 	if c.Server != "" {
 		if c.Prototypes || c.Importance || c.Config != "" {
@@ -156,8 +156,7 @@ func (c *indexCmd) Run(w *cli.World) error {
 		done++
 	}
 	if done == 0 {
-		return cli.Usagef("prototypes and importance are of texts, which models of events do not read: no other is asked "+
-			"for of %s", c.Config)
+		return cli.Usagef("prototypes and importance need a model of texts, and %s asks for models of events only", c.Config)
 	}
 	return nil
 }
@@ -175,7 +174,7 @@ func (c *indexCmd) inMemory(w *cli.World, cfg *config.Config) error {
 	if errors.Is(err, errNoServer) {
 		return fmt.Errorf("nothing would be kept: there is no room on disk, and %w. Give cache.disk a size such as 10GiB; "+
 			"or start the server, "+
-			"which computes items by itself while it is idle; or name one that runs with --server", err)
+			"which computes items by itself while it is idle; or name a running server with --server", err)
 	}
 	return err
 }

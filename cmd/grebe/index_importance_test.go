@@ -44,7 +44,7 @@ func TestIndexImportance(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &s.Models()[0]
-	if m.Blend.Importance == nil || !strings.Contains(said.String(), "importance of items' tokens") {
+	if m.Blend.Importance == nil || !strings.Contains(said.String(), "importance of items' tokens loaded") {
 		t.Errorf("a server does not go by what was learned, and says: %s", &said)
 	}
 	e := &measure.Models{Config: file}
@@ -75,7 +75,7 @@ func TestIndexImportance(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, errs, code := grebe(t, "index", "-c", file, "--importance", "--prototypes"); code != cli.Misuse ||
-		!strings.Contains(errs, "one at a time") {
+		!strings.Contains(errs, "not both") {
 		t.Errorf("both at once: exit code %d: %s%s", code, out, errs)
 	}
 }

@@ -62,7 +62,7 @@ func (c *serveCmd) Run(w *cli.World) error {
 	}
 	log := c.Logger(w.Stderr)
 	for _, name := range cfg.Unknown {
-		log.Warn("a variable of the environment names no key of the configuration", "name", name)
+		log.Warn("an environment variable matches no key of the configuration", "name", name)
 	}
 	again := func() (*config.Config, error) {
 		l, err := config.Load(config.Source{File: c.Config, Env: w.Env, Flags: flags})

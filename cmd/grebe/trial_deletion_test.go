@@ -120,7 +120,7 @@ func (c *trial) copies(m *member) int {
 	if err != nil {
 		c.Fatal(err)
 	}
-	return bytes.Count(data, []byte("copy the catalog of the leader"))
+	return bytes.Count(data, []byte("copying the leader's catalog"))
 }
 
 // Users are deleted while a node is down that has KV of them on its disk. Nobody uses that KV: not the nodes that were

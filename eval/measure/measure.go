@@ -206,8 +206,8 @@ func (c *Models) Data(tmp string) (*eval.Data, string, error) {
 			return c.shop(sh, tmp, items)
 		}
 		if users = theirs; users == "" {
-			return nil, "", cli.Usagef("%s is not the catalog of the built-in shop, so that it takes users to measure by: "+
-				"give --users-file, or catalog.users in the configuration. "+
+			return nil, "", cli.Usagef("%s is not the catalog of the built-in shop, so it needs users to measure "+
+				"with: give --users-file, or catalog.users in the configuration. "+
 				"A line is {\"id\": \"u1\", \"history\": [\"i1\", \"i2\"]}; the last item of each history is held out", items)
 		}
 	}

@@ -19,7 +19,7 @@ type Config struct {
 	// Hosts are names under which clients reach a server without keys, besides loopback and the address that they
 	// connect to; "*" for any; none
 	Hosts  []string `yaml:"hosts"`
-	Device string   `yaml:"device"` // auto, cpu, cuda, or none, which computes nothing and answers nonsense; auto
+	Device string   `yaml:"device"` // auto, cpu, cuda, or none, which computes nothing: scores have no meaning; auto
 	// threads of the CPU device, 0 for one on each core, less one of eight or more; 0
 	Threads   int       `yaml:"threads"`
 	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; grebe-data beside the configuration file
@@ -213,7 +213,7 @@ type Limits struct {
 	InFlight       int  `yaml:"in_flight"`   // requests under way, more are refused with 429; 1024
 	DeadlineMillis int  `yaml:"deadline_ms"` // longest deadline that a request may name, milliseconds; 60000
 	ShutdownMillis int  `yaml:"shutdown_ms"` // for requests under way when the server stops, milliseconds; 10000
-	// from not being ready to closing the doors when the server stops, milliseconds; 0
+	// from not being ready to closing the listeners when the server stops, milliseconds; 0
 	DrainMillis int `yaml:"drain_ms"`
 }
 

@@ -215,7 +215,7 @@ func (s *Store) despiteFailedSyncs(f func() error) error {
 }
 
 // errFailedBefore is the error of a segment that an earlier process failed to sync. Such a segment is not used.
-var errFailedBefore = errors.New("a process before could not sync it")
+var errFailedBefore = errors.New("an earlier process could not sync it")
 
 // syncSegment makes a segment durable. After a failed sync the system marks the pages as clean, and a later sync would
 // succeed without writing them. So the segment gets no more records, and its records are copied to another one. The

@@ -323,7 +323,7 @@ func (b *Jobs) Run(ctx context.Context) {
 			err = nil
 		case err != nil:
 			j.State, j.Error = Canceled, err.Error()
-			b.opt.Log.Error("a batch cannot go on", "id", j.ID, "error", err)
+			b.opt.Log.Error("a batch cannot continue", "id", j.ID, "error", err)
 			err = b.save(j)
 		default:
 			j.State = Done

@@ -124,7 +124,7 @@ var Calls = []Call{
 		Summary: "The process answers", Returns: `{"live": true}`},
 	{Method: "GET", Path: "/v2/health/ready", Op: "ready",
 		Summary: "Requests are answered; 503 while not",
-		Returns: `{"ready": true}; "degraded" lists what is wrong all the same`},
+		Returns: `{"ready": true}; "degraded" lists problems of a ready server`},
 	{Method: "GET", Path: "/health", Op: "health",
 		Summary: "As /v2/health/ready", Returns: `{"ready": true}`},
 	{Method: "GET", Path: "/livez", Op: "livez",

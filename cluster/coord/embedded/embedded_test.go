@@ -86,6 +86,11 @@ func TestSecondStart(t *testing.T) {
 	if strings.Contains(log.b.String(), "level=INFO") || strings.Count(log.b.String(), "\n") > 20 {
 		t.Errorf("etcd logs:\n%s", log.b.String())
 	}
+	for _, begin := range chosen {
+		if strings.Contains(log.b.String(), begin) {
+			t.Errorf("etcd warns of what Grebe chooses: %q", begin)
+		}
+	}
 }
 
 // A folder that another server has: an error in time, not a second server.

@@ -3,6 +3,8 @@ package embedded
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"go.uber.org/zap/zapcore"
 )
@@ -23,6 +25,20 @@ func level(l zapcore.Level) slog.Level {
 	return slog.LevelDebug
 }
 
+// chosen begin warnings about what Grebe chooses for every server: an operator can do nothing about them.
+var chosen = []string{
+	"Running http and grpc server on single port",
+	"it isn't recommended to use default name",
+	"simple token is not cryptographically signed",
+}
+
+func levelOf(e zapcore.Entry) slog.Level {
+	if slices.ContainsFunc(chosen, func(begin string) bool { return strings.HasPrefix(e.Message, begin) }) {
+		return slog.LevelDebug
+	}
+	return level(e.Level)
+}
+
 func (c *core) Enabled(l zapcore.Level) bool {
 	return c.log != nil && c.log.Enabled(context.Background(), level(l))
 }
@@ -32,7 +48,7 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(e.Level) {
+	if c.log != nil && c.log.Enabled(context.Background(), levelOf(e)) {
 		return checked.AddCore(e, c)
 	}
 	return checked
@@ -40,7 +56,7 @@ func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.Ch
 
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	all := append([]any{"etcd", true}, c.attrs...)
-	c.log.Log(context.Background(), level(e.Level), e.Message, append(all, attrs(fields)...)...)
+	c.log.Log(context.Background(), levelOf(e), e.Message, append(all, attrs(fields)...)...)
 	return nil
 }
 

@@ -303,7 +303,7 @@ func (f *feed) read(o *object) (holding, bool) {
 		err = fmt.Errorf("the ConfigMap %s has the key %q of %s", o.Metadata.Name, e.Key, f.c.name(e.Key))
 	}
 	if err != nil {
-		f.c.o.Log.Warn("skip a ConfigMap", "error", err)
+		f.c.o.Log.Warn("skipping an invalid ConfigMap", "error", err)
 		return holding{}, false
 	}
 	return holding{e, held}, true

@@ -58,7 +58,7 @@ func (l *lease) renew(ctx context.Context) error {
 		return coord.ErrLeaseLost
 	}
 	if err != nil {
-		l.c.o.Log.Debug("renew a lease", "lease", l.name, "error", err)
+		l.c.o.Log.Debug("cannot renew a lease", "lease", l.name, "error", err)
 	}
 	return err
 }
@@ -168,7 +168,7 @@ func (c *Client) sightings(objects []object) (out []sighting) {
 			err = fmt.Errorf("the Lease %s has no duration", o.Metadata.Name)
 		}
 		if err != nil {
-			c.o.Log.Warn("skip a Lease", "error", err)
+			c.o.Log.Warn("skipping an invalid Lease", "error", err)
 			continue
 		}
 		out = append(out, sighting{o.Metadata.Name, version, time.Duration(o.Spec.Seconds) * time.Second})
@@ -218,7 +218,7 @@ func (f *feed) refused(err error) bool {
 	}
 	if time.Since(f.complained) > time.Minute {
 		f.complained = time.Now()
-		f.c.o.Log.Error("delete what has expired", "error", err)
+		f.c.o.Log.Error("cannot delete an expired lease", "error", err)
 	}
 	return true
 }

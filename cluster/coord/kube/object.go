@@ -117,7 +117,7 @@ func (c *Client) entries(objects []object, prefix string) []coord.Entry {
 	for i := range objects {
 		e, _, err := objects[i].entry()
 		if err != nil {
-			c.o.Log.Warn("skip a ConfigMap", "error", err)
+			c.o.Log.Warn("skipping an invalid ConfigMap", "error", err)
 			continue
 		}
 		if strings.HasPrefix(e.Key, prefix) {
