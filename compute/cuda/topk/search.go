@@ -74,6 +74,7 @@ type Search struct {
 	rounds [][]search     // by round, then by request: views of staged
 	staged *driver.Host   // the rounds as they go to the GPU
 	on     []driver.Ptr   // where each round's are there
+	torn   bool           // a round was launched in part: scratch memory is not zero
 }
 
 // NewSearch takes the memory of a search. All of Options.Requests are in use. The caller MUST Close it.
@@ -243,6 +244,14 @@ func (q *Search) Send(s *driver.Stream) error {
 
 // Begin gives every request its first beam, the empty path.
 func (q *Search) Begin(s *driver.Stream) error {
+	if q.torn {
+		for i := range q.rounds[0] {
+			if err := s.Fill(q.rounds[0][i].scratch, 0, scratchBytes(q.most)); err != nil {
+				return err
+			}
+		}
+		q.torn = false
+	}
 	return s.Copy(q.beams[0][0].Head, q.roots, q.n*q.steps[0])
 }
 
@@ -262,6 +271,7 @@ func (q *Search) Round(s *driver.Stream, args *driver.Args, level int, overlap b
 		}
 		overlap = true
 	}
+	q.torn = true
 	if err := launch(st.scan, rows, scan, 0, overlap); err != nil {
 		return err
 	}
@@ -271,5 +281,7 @@ func (q *Search) Round(s *driver.Stream, args *driver.Args, level int, overlap b
 	if err := launch(st.pick, rows, scan, 0, true); err != nil {
 		return err
 	}
-	return launch(st.keep, keepGrid, keep, keyBytes*q.most, true)
+	err := launch(st.keep, keepGrid, keep, keyBytes*q.most, true)
+	q.torn = err != nil
+	return err
 }
