@@ -80,8 +80,8 @@ const hashed = 512
 func (p *pass) find(seg *plan.Segment, sees []int32) (segment int32, place int) {
 	o := &p.once
 	tail := seg.Tokens[max(0, len(seg.Tokens)-hashed):]
-	hash := maphash.Bytes(o.seed, bytesOf(tail)) + uint64(len(seg.Tokens))<<32 + 31*maphash.Bytes(o.seed, bytesOf(sees)) + uint64(seg.Start)<<8 +
-		uint64(seg.Kind)
+	hash := maphash.Bytes(o.seed, bytesOf(tail)) + uint64(len(seg.Tokens))<<32 +
+		31*maphash.Bytes(o.seed, bytesOf(sees)) + uint64(seg.Start)<<8 + uint64(seg.Kind)
 	mask := len(o.table) - 1
 	for place = int(hash) & mask; ; place = (place + 1) & mask {
 		at := o.table[place] - 1

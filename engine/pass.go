@@ -512,9 +512,9 @@ func (p *pass) lastRow(t *task, segment int) int32 {
 // answer fetches the wanted logits and hidden states from the device.
 func (p *pass) answer(e *Engine) error {
 	p.logits = slices.Grow(p.logits[:0], len(p.pairs))[:len(p.pairs)]
-	n := len(p.rows) * e.shape.Hidden
-	p.hidden = slices.Grow(p.hidden[:0], n)[:n]
+	p.hidden = nil
 	if len(p.rows) > 0 {
+		p.hidden = make([]float32, len(p.rows)*e.shape.Hidden) // the jobs' from then on
 		if err := e.model.Hidden(e.runner, p.rows, p.hidden); err != nil {
 			return err
 		}
@@ -551,16 +551,15 @@ func (p *pass) deliver(e *Engine) {
 	}
 }
 
-// deliverHidden copies a task's states from the front of hidden to it, and returns the rest of these.
+// deliverHidden gives a task its states, from the front of hidden, and returns the rest of these.
 func (t *task) deliverHidden(hidden []float32, width int) []float32 {
 	n := len(t.job.Hidden)
 	if n == 0 {
 		return hidden
 	}
-	own := slices.Clone(hidden[:n*width])
 	t.out.Hidden = make([][]float32, n)
 	for i := range t.out.Hidden {
-		t.out.Hidden[i] = own[i*width : (i+1)*width : (i+1)*width]
+		t.out.Hidden[i] = hidden[i*width : (i+1)*width : (i+1)*width]
 	}
 	return hidden[n*width:]
 }

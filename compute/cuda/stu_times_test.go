@@ -102,7 +102,7 @@ func TestSTUTimes(t *testing.T) {
 	}
 }
 
-func stuWeights(t *testing.T, d compute.Device, s *compute.Shape) []compute.STUWeights {
+func stuWeights(t testing.TB, d compute.Device, s *compute.Shape) []compute.STUWeights {
 	t.Helper()
 	n := s.Heads * s.HeadDim
 	var out []compute.STUWeights
