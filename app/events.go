@@ -47,8 +47,12 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	if both := m.memory.shared; both != nil && both.divider != nil {
 		report = served(both.divider, weights.Shape(), d)
 	}
+	runner := serve.Runner(d)
+	if m.memory.rows != nil {
+		runner = prefetching{d, weights}
+	}
 	return serve.Model{
-		Name: mc.Name, Runner: d, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
+		Name: mc.Name, Runner: runner, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
 		Reads: serve.Events(weights, report),
 		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture,
 		DType: weights.DType().String(),

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -8,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"grebe/compute"
+	"grebe/dispatch"
+	"grebe/engine"
 	"grebe/internal/config"
 	"grebe/internal/human"
 	"grebe/model/hstu"
@@ -119,12 +122,35 @@ func itemsOf(keys []uint64) []int32 {
 	return items
 }
 
+// prefetching runs jobs of a model of events and has rows fetched to the device for those that wait for others.
+type prefetching struct {
+	*dispatch.Dispatcher
+	model *hstu.Model
+}
+
+// waits is the least predicted time in the queue, in milliseconds, for which rows are fetched ahead. A job that begins
+// at once fetches them itself.
+const waits = 1
+
+// Do is that of serve.Runner.
+func (p prefetching) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+	if ms, _ := p.Backlog(); ms >= waits {
+		var tokens []int32
+		for i := range j.Plan.Segments {
+			cached, _ := j.Cached(i)
+			tokens = append(tokens, j.Plan.Segments[i].Tokens[cached:]...)
+		}
+		p.model.Prefetch(tokens)
+	}
+	return p.Dispatcher.Do(ctx, j)
+}
+
 // rowCaches are those of all models. It reports them as metrics.
 type rowCaches struct {
 	mu   sync.Mutex
 	list []*deviceRows
 
-	rows, bytes, hits, misses, evictions, fetched *prometheus.Desc
+	rows, bytes, hits, misses, evictions, ahead, fetched *prometheus.Desc
 }
 
 func newRowCaches() *rowCaches {
@@ -138,6 +164,8 @@ func newRowCaches() *rowCaches {
 			"Rows of batches that a device's memory did not have, and that were fetched from the table.", one, nil),
 		evictions: prometheus.NewDesc("grebe_embed_device_evictions_total",
 			"Rows that left a device's memory to make room.", one, nil),
+		ahead: prometheus.NewDesc("grebe_embed_device_prefetched_total",
+			"Rows that were fetched to a device's memory while their request waited.", one, nil),
 		fetched: prometheus.NewDesc("grebe_embed_device_fetched_bytes_total", "Bytes of rows that were sent to devices.",
 			one, nil),
 	}
@@ -157,7 +185,7 @@ func (c *rowCaches) remove(r *deviceRows) {
 
 // Describe implements prometheus.Collector.
 func (c *rowCaches) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.rows, c.bytes, c.hits, c.misses, c.evictions, c.fetched} {
+	for _, d := range []*prometheus.Desc{c.rows, c.bytes, c.hits, c.misses, c.evictions, c.ahead, c.fetched} {
 		out <- d
 	}
 }
@@ -171,6 +199,7 @@ func (c *rowCaches) Collect(out chan<- prometheus.Metric) {
 		sum, s := sums[r.table], r.Stats()
 		sum.Rows, sum.Bytes, sum.Hits, sum.Misses = sum.Rows+s.Rows, sum.Bytes+s.Bytes, sum.Hits+s.Hits, sum.Misses+s.Misses
 		sum.Evictions, sum.Fetched = sum.Evictions+s.Evictions, sum.Fetched+s.Fetched
+		sum.Prefetched += s.Prefetched
 		sums[r.table] = sum
 	}
 	for table, s := range sums {
@@ -182,6 +211,7 @@ func (c *rowCaches) Collect(out chan<- prometheus.Metric) {
 			{c.rows, prometheus.GaugeValue, int64(s.Rows)}, {c.bytes, prometheus.GaugeValue, s.Bytes},
 			{c.hits, prometheus.CounterValue, s.Hits}, {c.misses, prometheus.CounterValue, s.Misses},
 			{c.evictions, prometheus.CounterValue, s.Evictions}, {c.fetched, prometheus.CounterValue, s.Fetched},
+			{c.ahead, prometheus.CounterValue, s.Prefetched},
 		} {
 			out <- prometheus.MustNewConstMetric(v.desc, v.kind, float64(v.value), table)
 		}

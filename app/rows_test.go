@@ -111,7 +111,8 @@ func (c *apartRows) gather(p *compute.SumPart) []float32 {
 	return out
 }
 
-func (c *apartRows) PageBytes() int { return apartPage * c.bytes }
+func (c *apartRows) Prefetch([]int32, compute.RowSource) {}
+func (c *apartRows) PageBytes() int                      { return apartPage * c.bytes }
 func (c *apartRows) Grow(pages []compute.Block) (int, error) {
 	c.pages = append(c.pages, pages...)
 	return len(pages), nil

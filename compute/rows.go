@@ -28,6 +28,9 @@ type RowCache interface {
 	Shrink(n int) ([]Block, error)
 	// Changed forgets rows whose content has changed; nil: all. Batches that begin to look up afterwards see the change.
 	Changed(rows []int32)
+	// Prefetch fetches rows that the cache lacks in the background, for a batch that begins later. It returns at once,
+	// and does nothing where earlier calls are not done yet. rows is the cache's until then.
+	Prefetch(rows []int32, from RowSource)
 	Stats() RowStats
 	// Close frees the cache's own memory. No runner may use it any more, or its pages.
 	Close() error
@@ -38,7 +41,8 @@ type RowStats struct {
 	Rows         int // that fit
 	Bytes        int64
 	Hits, Misses int64
-	Fetched      int64 // bytes that were fetched for misses
+	Prefetched   int64 // rows
+	Fetched      int64 // bytes that were fetched for misses and ahead of them
 	Evictions    int64
 	Declined     int64 // fetched rows that got no place
 }

@@ -81,6 +81,8 @@ func (l *lookup) close(d *device) {
 	if l == nil {
 		return
 	}
+	defer d.c.Leave()
+	_ = d.c.Enter()
 	for _, h := range []*driver.Host{l.ids, l.staged, l.moves} {
 		_ = d.c.FreeHost(h) // fails with a lost GPU only
 	}
@@ -153,21 +155,10 @@ func (l *lookup) distinct(list []int32) int {
 // batch. While a fetch is under way others may evict rows that were cached.
 func (l *lookup) round(r *runner, source compute.RowSource, first, end int, out driver.Ptr) error {
 	c := l.of
-	l.known = l.known[:0]
-	c.mu.Lock()
-	c.flights[l] = true
-	defer func() {
-		delete(c.flights, l)
-		clear(l.changed)
-		l.stale = false
-		c.mu.Unlock()
-	}()
+	defer l.depart()()
 	for l.lacks() {
-		c.mu.Unlock()
-		err := l.fetch(source)
-		c.mu.Lock()
-		if err != nil {
-			return fmt.Errorf("fetch %d rows: %w", len(l.asked), err)
+		if err := l.fetch(source); err != nil {
+			return err
 		}
 	}
 	l.decide()
@@ -178,6 +169,56 @@ func (l *lookup) round(r *runner, source compute.RowSource, first, end int, out 
 		return err
 	}
 	return nil
+}
+
+// depart locks the cache and makes the look-up one of its flights until the function that it returns is called.
+func (l *lookup) depart() (arrive func()) {
+	c := l.of
+	l.known = l.known[:0]
+	c.mu.Lock()
+	c.flights[l] = true
+	return func() {
+		delete(c.flights, l)
+		clear(l.changed)
+		l.stale = false
+		c.mu.Unlock()
+	}
+}
+
+// ahead caches the distinct rows, those that it lacks, for a batch that comes later.
+func (l *lookup) ahead(source compute.RowSource) error {
+	c := l.of
+	defer l.depart()()
+	if !l.lacks() {
+		return nil
+	}
+	if err := l.fetch(source); err != nil {
+		return err
+	}
+	l.lacks() // others may have cached some since
+	l.sent = l.sent[:0]
+	for range l.known {
+		l.sent = append(l.sent, evict.NoRow)
+	}
+	for i, at := range l.at {
+		if at >= 0 && l.slots[i] < 0 {
+			l.sent[at] = uint32(l.rows[i])
+			c.stats.Prefetched++
+		}
+	}
+	l.choose()
+	err := l.stage(c.stream)
+	if err == nil {
+		err = c.rows.Place(c.stream, 0, l.plan)
+	}
+	if err == nil {
+		err = c.last.Record(c.stream)
+	}
+	if err != nil {
+		_ = c.stream.Sync()
+		c.forget()
+	}
+	return err
 }
 
 // lacks lists the rows that are neither cached nor fetched.
@@ -196,13 +237,15 @@ func (l *lookup) lacks() bool {
 	return len(l.asked) > 0
 }
 
-// fetch gets the rows that are lacking, behind those that were fetched before.
+// fetch gets the rows that are lacking, behind those that were fetched before. The cache is not locked meanwhile.
 func (l *lookup) fetch(source compute.RowSource) error {
+	l.of.mu.Unlock()
+	defer l.of.mu.Lock()
 	n, width := len(l.known), l.of.width
 	l.known = append(l.known, make([]bool, len(l.asked))...)
 	to := offheap.Slice[float32](l.staged.Bytes[4*width*n:], width*len(l.asked))
 	if err := source.Fetch(l.asked, to, l.known[n:]); err != nil {
-		return err
+		return fmt.Errorf("fetch %d rows: %w", len(l.asked), err)
 	}
 	for i, place := range l.lacking {
 		l.at[place] = int32(n + i)
@@ -228,6 +271,12 @@ func (l *lookup) decide() {
 			l.sent[l.at[i]] = uint32(row)
 		}
 	}
+	l.choose()
+}
+
+// choose decides which of the rows to be sent are cached.
+func (l *lookup) choose() {
+	c := l.of
 	c.stats.Fetched += int64(4 * c.width * len(l.sent))
 	l.plan.Reset()
 	for at, row := range l.sent {
@@ -246,22 +295,29 @@ func (l *lookup) decide() {
 	}
 }
 
-// launch has the GPU do what was decided.
-func (l *lookup) launch(r *runner, first, end int, out driver.Ptr) error {
-	c, s, stride := l.of, r.stream, 4*r.sums.stride
+// stage has the GPU fetch the rows to be sent, behind what others did with the cache.
+func (l *lookup) stage(s *driver.Stream) error {
+	c := l.of
 	if err := s.Wait(c.last); err != nil {
 		return err
 	}
-	if err := r.dev.memory.await(s); err != nil { // pages may have been copied from
+	if err := c.d.memory.await(s); err != nil { // pages may have been copied from
 		return err
 	}
-	if len(l.sent) > 0 {
-		if err := c.last.Sync(); err != nil { // the list of the fetch before
-			return err
-		}
-		if err := c.rows.Fetch(s, 0, l.sent, l.staged.Ptr); err != nil {
-			return err
-		}
+	if len(l.sent) == 0 {
+		return nil
+	}
+	if err := c.last.Sync(); err != nil { // the list of the fetch before
+		return err
+	}
+	return c.rows.Fetch(s, 0, l.sent, l.staged.Ptr)
+}
+
+// launch has the GPU do what was decided.
+func (l *lookup) launch(r *runner, first, end int, out driver.Ptr) error {
+	c, s, stride := l.of, r.stream, 4*r.sums.stride
+	if err := l.stage(s); err != nil {
+		return err
 	}
 	job := rows.Job{IDs: l.ids.Ptr.At(4 * first), Count: end - first, Out: out.At(first * stride), Stride: stride}
 	if err := c.rows.Set(s, l.jobs, job); err != nil {

@@ -31,6 +31,16 @@ type rowCache struct {
 	last    *driver.Event  // behind the last use
 	flights map[*lookup]bool
 	stats   compute.RowStats
+
+	wanted chan prefetch // by the one goroutine that prefetches
+	stop   chan struct{} // closed when it shall end
+	ended  sync.WaitGroup
+}
+
+// prefetch are rows that a batch will need.
+type prefetch struct {
+	rows []int32
+	from compute.RowSource
 }
 
 const (
@@ -38,6 +48,8 @@ const (
 	rowStage = 1 << 14 // rows
 	rowSlots = 1 << 26 // that package rows can name
 	rowMode  = evict.Mode(2)
+
+	rowsAhead = 4 // calls of Prefetch that wait
 )
 
 // RowCache implements compute.RowCacher.
@@ -88,7 +100,57 @@ func (c *rowCache) open(spec rows.Spec) (err error) {
 		return err
 	}
 	c.dir = evict.NewDirectory(spec.Rows, spec.Pages, spec.PageRows, rowMode)
-	return c.last.Record(c.stream)
+	if err = c.last.Record(c.stream); err != nil {
+		return err
+	}
+	c.wanted, c.stop = make(chan prefetch, rowsAhead), make(chan struct{})
+	c.ended.Go(c.prefetches)
+	return nil
+}
+
+// Prefetch implements compute.RowCache.
+func (c *rowCache) Prefetch(list []int32, from compute.RowSource) {
+	select {
+	case c.wanted <- prefetch{list, from}:
+	default:
+	}
+}
+
+// prefetches runs until the cache is closed. What fails is left to the batches: they fetch what is lacking.
+func (c *rowCache) prefetches() {
+	var l *lookup
+	defer func() { l.close(c.d) }()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case w := <-c.wanted:
+			l = c.prefetch(l, w)
+		}
+	}
+}
+
+// prefetch fetches rows with a look-up of its own, which it returns.
+func (c *rowCache) prefetch(l *lookup, w prefetch) *lookup {
+	defer c.d.c.Leave()
+	if c.d.c.Enter() != nil || c.stream.Sync() != nil { // pinned memory is used again
+		return l
+	}
+	if l == nil {
+		var err error
+		if l, err = c.newLookup(c.stage); err != nil {
+			return nil
+		}
+	}
+	for len(w.rows) > 0 {
+		n := min(len(w.rows), c.stage)
+		l.distinct(w.rows[:n])
+		if l.ahead(w.from) != nil || c.stream.Sync() != nil {
+			return l
+		}
+		w.rows = w.rows[n:]
+	}
+	return l
 }
 
 func (c *rowCache) PageBytes() int { return c.page }
@@ -211,6 +273,10 @@ func (c *rowCache) Close() error {
 }
 
 func (c *rowCache) close() error {
+	if c.stop != nil {
+		close(c.stop)
+		c.ended.Wait()
+	}
 	var err error
 	if c.last != nil {
 		err = errors.Join(c.last.Sync(), c.last.Close())

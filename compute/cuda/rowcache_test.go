@@ -338,7 +338,49 @@ func TestRowCacheChangesDuringFetch(t *testing.T) {
 	})
 }
 
-// TestRowCacheShared: two runners use a cache at once while rows are forgotten and pages come and go.
+// TestRowCachePrefetch: rows that were fetched ahead are hits, those that may not be cached are fetched again, and a
+// row that changes meanwhile is not cached.
+func TestRowCachePrefetch(t *testing.T) {
+	onBoth(t, func(t *testing.T, d *device) {
+		const all = 2000
+		table := newRowTable(all, rowWidth)
+		c, blocks := openRows(t, d, all, 2, 4)
+		s := newSumming(t, d, table, c, 100)
+		s.grow(blocks...)
+		s.same("first", []int32{1})
+		table.take()
+		list := []int32{1, 2, 3, 2, 4, -1, 2 * holes, 6, 7} // more than the stage holds
+		l := c.prefetch(nil, prefetch{list, table})
+		if got := table.take(); !slices.Equal(got, []int32{2, 3, 4, 2 * holes, 6, 7}) {
+			t.Errorf("%v was fetched ahead", got)
+		}
+		s.same("afterwards", list)
+		if got := table.take(); !slices.Equal(got, []int32{2 * holes}) {
+			t.Errorf("%v was fetched once more, want %d alone, which may not be cached", got, 2*holes)
+		}
+		if got := c.Stats(); got.Prefetched != 6 {
+			t.Errorf("statistics are %+v, want 6 rows fetched ahead", got)
+		}
+		table.during = func() {
+			table.write(9, 2)
+			c.Changed([]int32{9})
+		}
+		l = c.prefetch(l, prefetch{[]int32{8, 9}, table})
+		table.take()
+		s.same("after a change", []int32{8, 9})
+		if got := table.take(); !slices.Equal(got, []int32{9}) {
+			t.Errorf("%v was fetched, want 9, which had changed", got)
+		}
+		table.err = errors.New("no store")
+		l = c.prefetch(l, prefetch{[]int32{11}, table})
+		table.err = nil
+		s.same("after a failure", []int32{11})
+		l.close(d)
+	})
+}
+
+// TestRowCacheShared: two runners use a cache at once while rows are forgotten and fetched ahead, and pages come and
+// go.
 func TestRowCacheShared(t *testing.T) {
 	onBoth(t, func(t *testing.T, d *device) {
 		const all, pages = 1000, 3
@@ -385,6 +427,7 @@ func TestRowCacheShared(t *testing.T) {
 				default:
 				}
 				c.Changed([]int32{int32(i % all)})
+				c.Prefetch([]int32{int32(i * 7 % all), int32(i * 13 % all)}, table)
 				if i%20 == 0 {
 					if gone, err := c.Shrink(1); err != nil || len(gone) != 1 {
 						t.Errorf("shrink: %v, %v", gone, err)

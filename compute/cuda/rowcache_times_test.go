@@ -13,8 +13,8 @@ import (
 )
 
 // TestRowCacheTimes compares passes of 6 layers of HSTU over 15,000 new events, and over 64 behind 14,936 cached ones,
-// by where the items' rows come from: a table on the GPU, the host's memory with every batch, or a cache that has all of
-// them, or all but a tenth. It runs if GREBE_ROW_TIMES is set.
+// by where the items' rows come from: a table on the GPU, the host's memory with every batch, or a cache that has all
+// of them, or all but a tenth. It runs if GREBE_ROW_TIMES is set.
 func TestRowCacheTimes(t *testing.T) {
 	if os.Getenv("GREBE_ROW_TIMES") == "" {
 		t.Skip("GREBE_ROW_TIMES is not set")

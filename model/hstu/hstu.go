@@ -103,6 +103,23 @@ func (m *Model) SetCache(c compute.RowCache) error {
 // What Forward computed while the count moved answers a request, but MUST NOT be kept for others.
 func (m *Model) Incomplete() uint64 { return m.incomplete.Load() }
 
+// Prefetch has the cache, if there is one, fetch the rows of events and candidates ahead of their batch. It returns at
+// once.
+func (m *Model) Prefetch(tokens []int32) {
+	if m.cache == nil {
+		return
+	}
+	items := make([]int32, 0, len(tokens))
+	for _, token := range tokens {
+		if item := m.Item(token); item >= 0 {
+			items = append(items, item)
+		}
+	}
+	if len(items) > 0 {
+		m.cache.Prefetch(items, m.source.(compute.RowSource))
+	}
+}
+
 func (m *Model) Shape() compute.Shape   { return m.shape }
 func (m *Model) MaxPositions() int      { return m.cfg.MaxSeqLen }
 func (m *Model) DType() compute.DType   { return m.dt }

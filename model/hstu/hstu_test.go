@@ -431,8 +431,13 @@ func (r *uncachedRunner) Sum(parts []compute.SumPart) {
 	}
 }
 
-// rowCache is any cache of rows.
-type rowCache struct{ compute.RowCache }
+// rowCache is any cache of rows. It notes which are fetched ahead.
+type rowCache struct {
+	compute.RowCache
+	ahead []int32
+}
+
+func (c *rowCache) Prefetch(rows []int32, _ compute.RowSource) { c.ahead = append(c.ahead, rows...) }
 
 // Rows of a table that a cache in the device's memory keeps give the same states as those that come from the host.
 func TestSetCache(t *testing.T) {
@@ -444,7 +449,7 @@ func TestSetCache(t *testing.T) {
 	}
 	dev := ref.New()
 	m := open(t, dir, dev, "f32")
-	if err := m.SetCache(rowCache{}); err == nil {
+	if err := m.SetCache(&rowCache{}); err == nil {
 		t.Error("a cache before there are rows is no error")
 	}
 	c := readCases(t, "absolute")[4]
@@ -466,8 +471,15 @@ func TestSetCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.SetRows(source)
-	if err := m.SetCache(rowCache{}); err != nil {
+	cache := &rowCache{}
+	m.Prefetch([]int32{m.Candidate(3)}) // there is no cache
+	if err := m.SetCache(cache); err != nil {
 		t.Fatal(err)
+	}
+	m.Prefetch([]int32{m.Candidate(3), int32(m.Vocab() - 1), m.Candidate(7)})
+	if want := []int32{3, m.Item(int32(m.Vocab() - 1)), 7}; !slices.Equal(cache.ahead, slices.DeleteFunc(want,
+		func(item int32) bool { return item < 0 })) {
+		t.Errorf("rows %v are fetched ahead", cache.ahead)
 	}
 	for i, state := range hidden(t, m, uncached{dev}, p, answers) {
 		if !slices.Equal(state, want[i]) {
