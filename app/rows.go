@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -37,6 +38,21 @@ func besideRows(mc *config.Model, bytes int64, shape compute.Shape) (int64, erro
 type deviceRows struct {
 	compute.RowCache
 	table string
+	most  int // items that it may have
+}
+
+// itemsFor returns for how many items a cache has room: those of a later checkpoint may be more.
+func itemsFor(items int) int { return items + items/4 + 1024 }
+
+// lacks says why a checkpoint that shares the memory cannot use the cache, or nothing.
+func (r *deviceRows) lacks(table string, items int) string {
+	switch {
+	case r.table != table:
+		return fmt.Sprintf("it caches those of item_table %s", r.table)
+	case items > r.most:
+		return fmt.Sprintf("it has room for %d items, and the checkpoint has %d", r.most, items)
+	}
+	return ""
 }
 
 // cacheRows caches rows of a model's item table in the device's memory, as device_rows says.
@@ -50,6 +66,11 @@ func (m *Memory) cacheRows(cfg *config.Config, mc *config.Model, weights *hstu.M
 			return fmt.Errorf("device_rows: %w", err)
 		}
 	}
+	if why := m.rows.lacks(mc.ItemTable, weights.Config().Items); why != "" {
+		m.app.log.Warn("rows are sent with every batch until a restart: the memory in use is that of the checkpoint before",
+			"model", mc.Name, "why", why)
+		return nil
+	}
 	return weights.SetCache(m.rows.RowCache)
 }
 
@@ -62,14 +83,17 @@ func (m *Memory) openRows(cfg *config.Config, mc *config.Model, weights *hstu.Mo
 	if err != nil {
 		return err
 	}
-	most := pages.Stats().Total
-	cache, err := device.RowCache(weights.Config().Items, weights.Shape().Hidden, most)
+	most, items := pages.Stats().Total, itemsFor(weights.Config().Items)
+	if most == 0 {
+		return errors.New("the memory was opened without: it needs a restart")
+	}
+	cache, err := device.RowCache(items, weights.Shape().Hidden, most)
 	if err != nil {
 		return err
 	}
 	runs := pages.AllocRuns(nil, cache.PageBytes(), int(most/int64(cache.PageBytes())))
 	stop := m.app.tables.Table(mc.ItemTable).Listen(func(keys []uint64) { cache.Changed(itemsOf(keys)) })
-	m.rows = &deviceRows{cache, mc.ItemTable}
+	m.rows = &deviceRows{cache, mc.ItemTable, items}
 	m.app.rows.add(m.rows)
 	m.closers.add(func() error {
 		stop()

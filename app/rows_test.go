@@ -258,3 +258,17 @@ func TestDeviceRowsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestDeviceRowsOfAnotherCheckpoint: a checkpoint that shares the memory uses the cache if it has the same table, and
+// items for which there is room.
+func TestDeviceRowsOfAnotherCheckpoint(t *testing.T) {
+	r := &deviceRows{table: "items", most: itemsFor(1000)}
+	for want, c := range map[string]struct {
+		table string
+		items int
+	}{"": {"items", 1250}, "item_table items": {"others", 10}, "the checkpoint has 5000": {"items", 5000}} {
+		if got := r.lacks(c.table, c.items); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%+v: %q, want %q", c, got, want)
+		}
+	}
+}
