@@ -8,7 +8,7 @@
 //
 // The hidden state x has one row of float32 per computed token and never leaves the device; only
 // Logits, Project and Hidden copy results out. Every operation is defined by compute/ref, which is written to
-// be obviously right; computetest holds every device against it.
+// be obviously right; computetest compares every device with it.
 //
 // A device may run the rounds of beam searches by itself: see Searcher. It may go on with some rows of a batch,
 // with KV from elsewhere in place of the others': see Blender.

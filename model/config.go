@@ -38,7 +38,7 @@ type Config struct {
 
 	// Quantisation is nil for a checkpoint whose matrices have 16 bits or more.
 	Quantisation *Quantisation
-	// HeadDimGiven tells whether the file has head_dim, for architectures with another default.
+	// HeadDimGiven reports whether the file has head_dim, for architectures with another default.
 	HeadDimGiven bool
 }
 

@@ -243,7 +243,8 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 		return nil, err
 	}
 	if !ok {
-		return nil, Errorf(InvalidArgument, "user.id", "no user %s", Quoted(m.Id))
+		return nil, Errorf(InvalidArgument, "user.id", "no user %s: put it into the catalog, or send its history or text",
+			Quoted(m.Id))
 	}
 	if s.cfg.Users == nil { // a store of its own returns another message each time
 		c.stored = known

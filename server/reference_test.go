@@ -36,7 +36,7 @@ A bad request never costs another request anything. Nothing of a refused change 
 |---|---|---|---|
 `
 
-// TestReference holds the page of errors against the code.
+// TestReference compares the page of errors with the code.
 func TestReference(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../serve/errors.go", nil, parser.ParseComments)
 	if err != nil {

@@ -361,7 +361,7 @@ func interval(r []float64) (i Interval) {
 	return i
 }
 
-// check holds the results against what the project asks for.
+// check compares the results with what the project asks for.
 func (r *Report) check() {
 	add := func(what string, got float64, want string, ok bool) {
 		r.Checks = append(r.Checks, Check{what, got, want, ok})

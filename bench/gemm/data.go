@@ -54,7 +54,7 @@ func floats(n int) (*offheap.Block, []float32, error) {
 	return b, offheap.Slice[float32](b.Bytes, n), nil
 }
 
-// compare holds results against each other, and some rows of each against float64.
+// compare compares results with each other, and some rows of each against float64.
 func (d *data) compare(cs []contender, dt compute.DType, m int) error {
 	// Sums of k products of size 1/32: rounding of the sum, and of the activations where they
 	// become bf16, which only some do.

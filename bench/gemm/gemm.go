@@ -71,7 +71,7 @@ type Report struct {
 	Summary []Summary
 }
 
-// Peer is a library that Grebe is held against.
+// Peer is a library that Grebe is compared with.
 type Peer struct {
 	Name    string
 	Library string

@@ -38,7 +38,7 @@ func trials() []trial {
 	return []trial{mixed, user, beams}
 }
 
-// checkAll holds the device against compute/ref on fresh random inputs.
+// checkAll compares the device with compute/ref on fresh random inputs.
 func checkAll(d cuda.Device, seed uint64) ([]Check, error) {
 	var out []Check
 	for i, t := range trials() {

@@ -15,8 +15,8 @@ import (
 // Prompts of random tokens that a checkpoint is tried with.
 const tryPrompts, tryTokens = 4, 120
 
-// checkCheckpoint holds the hidden states of a checkpoint's last layer, with weights of FP8, against compute/ref, which
-// rounds weights and inputs of products in the same way.
+// checkCheckpoint compares hidden states of a checkpoint's last layer with those of compute/ref, with weights of FP8.
+// The reference rounds weights and inputs of products in the same way.
 func checkCheckpoint(d cuda.Device, dir string, seed uint64) (Check, error) {
 	c := Check{Name: "checkpoint, weights of FP8", Rows: tryPrompts * tryTokens, Limit: 0.02}
 	var states [][]float32

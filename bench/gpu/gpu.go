@@ -31,7 +31,7 @@ type Options struct {
 	NoKernels   bool // leave out single operations
 	FP8         bool // measure weights of FP8 beside those of bf16, and nothing else
 	Timeline    bool // show the phases of a group of searches, and nothing else
-	// a folder, whose hidden states with weights of FP8 are held against compute/ref as well; none: no such
+	// a folder, whose hidden states with weights of FP8 are compared with compute/ref as well; none: no such
 	Checkpoint string
 	Tune       bool   // measure anew how attention is best cut
 	Peers      string // a Python with torch and transformers that runs the peers; none: no peers

@@ -147,7 +147,7 @@ func (r *recommendation) ranked() []float64 {
 	return scores
 }
 
-// checkSearch holds a small model's search on the device against the same rounds run by the host.
+// checkSearch compares a small model's search on the device with the same rounds run by the host.
 func checkSearch(d compute.Device, seed uint64) error {
 	const limit = 0.1 // of a score, from bf16 operands
 	var ranked [][]float64

@@ -7,7 +7,7 @@ import (
 	"grebe/compute/ref"
 )
 
-// TestSearchesByTheHost holds the check of searches against itself, on the reference.
+// TestSearchesByTheHost compares the check of searches with itself, on the reference.
 func TestSearchesByTheHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the reference is slow")

@@ -181,7 +181,7 @@ func (s *selections) chosen() ([]path, error) {
 // normOff is how far the GPU's normalisers of about 14, sums in float32, may be off.
 const normOff = 3e-5
 
-// checkSelection holds a round against sorting.
+// checkSelection compares a round with sorting.
 func checkSelection(d cuda.Device, seed uint64) (out Check, err error) {
 	out = Check{Name: "selection", Rows: selectBeams, Limit: normOff}
 	c := d.Context()

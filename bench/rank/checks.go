@@ -22,7 +22,7 @@ const (
 	overRE      = 2.3
 )
 
-// checks holds the report against the bars.
+// checks compares the report with the bars.
 func checks(workloads []*Workload) []Check {
 	var out []Check
 	var up, re *Workload

@@ -160,7 +160,7 @@ func (k *placed) measure(ctx context.Context, e *engine.Engine, gpu cuda.Device,
 	return nil
 }
 
-// compare holds logits against those of the first run, and notes how far they are apart.
+// compare compares logits with those of the first run, and notes how far they are apart.
 func (k *placed) compare(want, got []float32) error {
 	const limit = 0.02 // of a logit's size: bf16's steps
 	for i := range want {

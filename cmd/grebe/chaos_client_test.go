@@ -285,7 +285,7 @@ func (k *chaosClient) account(body object, data []byte) *apptest.Answer {
 	return &a
 }
 
-// same holds an answer against those of the server without caches, by either checkpoint.
+// same compares an answer with those of the server without caches, by either checkpoint.
 func (k *chaosClient) same(path string, body, whole object, got json.RawMessage) {
 	var wants []string
 	models := []string{whole["model"].(string)}

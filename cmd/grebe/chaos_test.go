@@ -57,7 +57,7 @@ func TestChaos(t *testing.T) {
 	c.tell()
 }
 
-// chaos is the server, the one that it is held against, and what was seen.
+// chaos is the server, the one that it is compared with, and what was seen.
 type chaos struct {
 	*testing.T
 	dir, data string

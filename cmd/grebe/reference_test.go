@@ -25,7 +25,7 @@ What ` + "`grebe COMMAND --help`" + ` prints, for all commands. Made by the bina
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 `
 
-// TestReference holds the page of commands against the binary's own help.
+// TestReference compares the page of commands with the binary's own help.
 func TestReference(t *testing.T) {
 	var page bytes.Buffer
 	page.WriteString(commandsHead)

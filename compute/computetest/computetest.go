@@ -35,7 +35,7 @@ type Options struct {
 	// STU: runners of shapes with Pointwise are compute.STU.
 	STU bool
 	// Aside: what Place has stand in for rows that are dropped need not be in their chunks, see compute.Blender. Results
-	// tell whether it was used.
+	// report whether it was used.
 	Aside bool
 }
 

@@ -82,7 +82,7 @@ func of(seed uint64, heads, kvHeads, dim int, kv compute.DType) config {
 		headed: true, sharp: 1}
 }
 
-// Search holds the searches of a device against those of ref.Searching on the same device: the paths are
+// Search compares the searches of a device with those of ref.Searching on the same device: the paths are
 // the same but for a few whose scores are as good as equal, and so are their scores. Every search runs
 // several times, at last with its prompt's first segment cached.
 func Search(t *testing.T, d compute.Device) {

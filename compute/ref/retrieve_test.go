@@ -7,7 +7,7 @@ import (
 	"grebe/compute"
 )
 
-// TestRetrieving holds the definition against numbers by hand.
+// TestRetrieving compares the definition with numbers by hand.
 func TestRetrieving(t *testing.T) {
 	v, err := Retrieving(nil).(compute.Retriever).Vectors(5, 2, func(_ int, to []float32) error {
 		copy(to, []float32{1, 0, 3, 0, 2, 1, 3, 0, 1.001, 0}) // the last one rounds to the first

@@ -27,7 +27,7 @@ Labels are bounded: none is ever the id of a user or an item. [Watch a server](.
 on.
 `
 
-// TestReference holds the page of metrics against the code: names, labels and help of all that a server exports.
+// TestReference compares the page of metrics with the code: names, labels and help of all that a server exports.
 func TestReference(t *testing.T) {
 	found := map[string]string{} // by name
 	for _, p := range packages(t) {

@@ -29,7 +29,7 @@ capitals behind ` + "`GREBE_`" + `: ` + "`cache.host_memory`" + ` is ` + "`GREBE
 ` + "`grebe serve --print-config`" + ` shows all values and where each comes from. An unknown key stops the start.
 `
 
-// TestReference holds the page of all keys against the code. Each key needs a comment "meaning; default".
+// TestReference compares the page of all keys with the code. Each key needs a comment "meaning; default".
 func TestReference(t *testing.T) {
 	want := reference(t)
 	if *rewrite {

@@ -162,7 +162,7 @@ func TestHistoriesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A build tells how far it is, in each of its parts.
+// A build shows how far it is, in each of its parts.
 func TestProgress(t *testing.T) {
 	w := newWorld(1, 20, 64)
 	done := map[string]int{}

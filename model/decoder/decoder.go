@@ -64,7 +64,7 @@ func Build(c *model.Checkpoint, f Features) (model.Model, error) {
 
 // load packs the weights of one layer, whose tensors' names start with prefix. What keys and values are computed from
 // has to be finite where they are kept in FP8, which has no infinity: they would become large numbers, and scores that
-// look right. In other formats the scores are no numbers, and are refused.
+// look right. In other formats the scores are not finite, and are refused.
 func load(c *model.Checkpoint, f Features, prefix string) (l layer) {
 	cfg := c.Config
 	part := func(name string, rows int) model.Part { return model.Part{Name: prefix + name, Rows: rows} }

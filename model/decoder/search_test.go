@@ -19,7 +19,7 @@ type searches interface {
 	Search(r compute.Searcher, b *compute.Batch, s *compute.Search, heads []compute.Linear, out [][]compute.Leaf) error
 }
 
-// TestSearchIsTheHostsLoop holds a search against package beam with the logits of whole sequences, each
+// TestSearchIsTheHostsLoop compares a search with package beam with the logits of whole sequences, each
 // computed by itself.
 func TestSearchIsTheHostsLoop(t *testing.T) {
 	dir := t.TempDir()

@@ -326,7 +326,7 @@ type RankRequest struct {
 	Prefix        string                 `protobuf:"bytes,5,opt,name=prefix,proto3" json:"prefix,omitempty"`                            // auto (also when empty), user, item, none or blend
 	DeadlineMs    int32                  `protobuf:"varint,6,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // 0: the server's
 	RequestId     string                 `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`     // echoed; generated when empty
-	Explain       bool                   `protobuf:"varint,8,opt,name=explain,proto3" json:"explain,omitempty"`                         // tell where the KV of each part of the prompt came from
+	Explain       bool                   `protobuf:"varint,8,opt,name=explain,proto3" json:"explain,omitempty"`                         // report where the KV of each part of the prompt came from
 	Budget        *Budget                `protobuf:"bytes,9,opt,name=budget,proto3" json:"budget,omitempty"`                            // of a blended prompt; the model's when absent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1504,8 +1504,8 @@ type Usage struct {
 	BySource          *Sources               `protobuf:"bytes,7,opt,name=by_source,json=bySource,proto3" json:"by_source,omitempty"`
 	BeamTokens        int32                  `protobuf:"varint,8,opt,name=beam_tokens,json=beamTokens,proto3" json:"beam_tokens,omitempty"` // computed beyond the prompt, for paths; of recommendations only
 	Note              string                 `protobuf:"bytes,9,opt,name=note,proto3" json:"note,omitempty"`                                // why nothing could be reused, or what was left out of the history
-	// Of the cached tokens of a blended prompt, those that passed its first layers (models[].blend.layers) all the same: there it is
-	// chosen which tokens pass the others.
+	// Cached tokens of a blended prompt that still passed its first layers (models[].blend.layers). These layers
+	// choose which tokens pass the others.
 	PartlyComputedTokens int32 `protobuf:"varint,10,opt,name=partly_computed_tokens,json=partlyComputedTokens,proto3" json:"partly_computed_tokens,omitempty"`
 	// Tokens of items that were computed beside a blended prompt, for later ones. They passed all layers and are not part of the prompt.
 	BesideTokens  int32 `protobuf:"varint,11,opt,name=beside_tokens,json=besideTokens,proto3" json:"beside_tokens,omitempty"`
@@ -2581,7 +2581,7 @@ func (x *Model) GetRollout() *Rollout {
 	return nil
 }
 
-// Rollout tells how far a change of a model's checkpoint is in a cluster.
+// Rollout shows how far a change of a model's checkpoint is in a cluster.
 type Rollout struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`   // running; done, failed or rolled_back
@@ -2751,7 +2751,7 @@ func (x *RolloutNode) GetError() string {
 	return ""
 }
 
-// Reload tells how far a change of a model's checkpoint is.
+// Reload shows how far a change of a model's checkpoint is.
 type Reload struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`                                 // loading, checking, warming, trying, draining; done, failed or rolled_back

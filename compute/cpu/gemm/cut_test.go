@@ -88,7 +88,7 @@ func TestPackedRows(t *testing.T) {
 	}
 }
 
-// checkPacked holds a step of all rows against m.
+// checkPacked compares a step of all rows with m.
 func checkPacked(t *testing.T, p *packed, m matrix, step int) {
 	panels := packedPanels(p.rows)
 	for q := range panels {

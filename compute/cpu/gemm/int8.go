@@ -35,7 +35,7 @@ var plainInt8 = kernels{
 }
 
 // setLargest fixes the scale for a row of the given bits of the largest magnitude. It reports whether there is
-// anything to round: rows that count as zeros and rows that are no numbers have zeros.
+// anything to round: rows that count as zeros and rows that are not finite have zeros.
 func (s *rowScale) setLargest(bits uint32) bool {
 	largest := math.Float32frombits(bits)
 	s.inverse, s.offset = 0, 0

@@ -33,8 +33,8 @@ func Parse(s string) (Level, error) {
 // Best returns the highest level that this machine can run.
 func Best() Level { return best() }
 
-// VNNI tells whether kernels of the level AVX512 may sum products of bytes (AVX-512 VNNI).
+// VNNI reports whether kernels of the level AVX512 may sum products of bytes (AVX-512 VNNI).
 func VNNI() bool { return Best() >= AVX512 && vnni() }
 
-// Int8Tiles tells whether kernels of the level AMX may multiply tiles of bytes (AMX-INT8).
+// Int8Tiles reports whether kernels of the level AMX may multiply tiles of bytes (AMX-INT8).
 func Int8Tiles() bool { return Best() >= AMX && int8Tiles() }

@@ -31,10 +31,10 @@ func levelOf(avx2, avx512, amx []bool, tiles func() bool) Level {
 	return AMX
 }
 
-// vnni tells whether the CPU sums products of bytes in AVX-512.
+// vnni reports whether the CPU sums products of bytes in AVX-512.
 func vnni() bool { return cpu.X86.HasAVX512VNNI }
 
-// int8Tiles tells whether tiles may hold bytes; all CPUs with tiles have the other instructions for bytes, too.
+// int8Tiles reports whether tiles may hold bytes; all CPUs with tiles have the other instructions for bytes, too.
 func int8Tiles() bool { return cpu.X86.HasAMXInt8 && cpu.X86.HasAVX512VNNI }
 
 // permitTiles asks Linux for the tile registers, once for the process; without it their use is
