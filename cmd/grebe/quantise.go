@@ -44,8 +44,8 @@ func (quantiseCmd) Help() string {
 the weights of each layer. Embedding, head and norms keep their format. With --out it writes a checkpoint in the
 compressed-tensors format (INT8 W8A8), which Grebe and other servers load. Grebe computes in its integers on CPUs.
 
-With --calibrate the report says how far rounding each product, alone, moves the states behind its layer, and which ones
-to keep. They are printed as a line for the configuration (weights_keep) and kept in the checkpoint that --out writes.
+With --calibrate the report says how far rounding each product, alone, moves the model's last states, and which ones to
+keep. They are printed as a line for the configuration (weights_keep) and kept in the checkpoint that --out writes.
 
 Neither error says how much worse answers are: compare them with grebe eval --compare before you use the checkpoint.
 
@@ -106,7 +106,7 @@ func (c *quantiseCmd) calibrate(w *cli.World) (_ []quantise.Sensitivity, err err
 func (c *quantiseCmd) print(out io.Writer, r *quantise.Report) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if len(r.Calibration) > 0 {
-		fmt.Fprintf(t, "%s: how far rounding a product moves the states behind its layer, and its share of the operations, "+
+		fmt.Fprintf(t, "%s: how far rounding a product moves the model's last states, and its share of the operations, "+
 			"in percent\nlayer\tqkv\t\tout\t\tgate up\t\tdown\n", c.Format)
 		for i := range r.Calibration {
 			printSensitivity(t, &r.Calibration[i])

@@ -32,8 +32,8 @@ type Calibration struct {
 type Sensitivity struct {
 	Layer   int    `json:"layer"`
 	Product string `json:"product"` // qkv, out, gate_up or down
-	// Error is the change of a token's state behind the layer, relative to the state: the root of the mean square over
-	// the prompts' tokens. All other products are exact.
+	// Error is the change of a token's state at the end of the model, which logits are made of, relative to the state:
+	// the root of the mean square over the prompts' tokens. All other products are exact.
 	Error float64 `json:"error"`
 	Share float64 `json:"share"` // of the operations of all products
 	Kept  bool    `json:"kept"`
@@ -60,8 +60,10 @@ func Kept(all []Sensitivity) (patterns []string) {
 // layers.
 //
 // A layer is computed as it is, and with one product after the other in 8 bits, on the exact states behind the layer
-// before it. So the cost is that of five passes over the prompts and of packing every matrix twice. A CPU
-// needs room for one layer beside what it holds; a GPU keeps some more until the end.
+// before it. Each of the states that differ goes through all later layers as they are: an early layer's error may
+// shrink on the way, and a late one's cannot. The cost is that of 2·layers passes over the prompts and of packing every
+// matrix twice. A CPU needs room for one layer beside what it holds, a GPU keeps some more until the end, and both need
+// 4·layers states of the prompts.
 func Calibrate(ctx context.Context, c Calibration) ([]Sensitivity, error) {
 	fail := func(err error) ([]Sensitivity, error) { return nil, fmt.Errorf("calibrate %s: %w", c.Dir, err) }
 	cfg, err := model.ReadConfig(c.Dir)
@@ -85,7 +87,8 @@ func Calibrate(ctx context.Context, c Calibration) ([]Sensitivity, error) {
 	if err := m.Forward(&seen, b, nil); err != nil {
 		return fail(err)
 	}
-	p := &prober{device: c.Device, format: c.Format, exact: m.DType(), shape: m.Shape(), batch: b, rows: rows}
+	p := &prober{device: c.Device, model: m, format: c.Format, exact: m.DType(), shape: m.Shape(), batch: b, rows: rows,
+		last: len(seen.layers) - 1}
 	all, err := p.run(ctx, &seen)
 	if err != nil {
 		return fail(err)
@@ -181,44 +184,48 @@ func (c *collector) QKV(_ int, w *compute.AttentionWeights) {
 // prober measures layers on a device.
 type prober struct {
 	device        compute.Device
+	model         model.Model
 	format, exact compute.DType
 	shape         compute.Shape
 	batch         *compute.Batch
-	rows          int
+	rows, last    int // the last layer
 
 	runner compute.Runner
 	all    []int32 // rows
 }
 
 // run measures all layers.
-func (p *prober) run(ctx context.Context, model *collector) (out []Sensitivity, err error) {
+func (p *prober) run(ctx context.Context, seen *collector) (out []Sensitivity, err error) {
 	free, err := p.open()
 	defer func() { err = errors.Join(err, free()) }()
 	if err != nil {
 		return nil, err
 	}
-	states, err := p.pass(model.embedding, 0, nil)
+	states, err := p.pass(seen.embedding, 0, nil)
 	if err != nil {
 		return nil, err
 	}
 	p.batch.Tokens = p.all // from here on, a token is the row of a table of states
-	for i := range model.layers {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		own, next, err := p.layer(i, &model.layers[i], states)
+	var moved [][]float32  // the states with one product rounded, of each so far
+	for i := range seen.layers {
+		own, next, err := p.layer(ctx, i, &seen.layers[i], states, &moved)
 		if err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
 		out, states = append(out, own...), next
-		runtime.GC() // frees the layer's matrices, which are outside of Go's heap
+		runtime.GC() // frees the layer's matrices and tables, which are outside of Go's heap
 	}
 	operations := 0.0
 	for i := range out {
 		operations += out[i].Share
 	}
 	for i := range out {
-		out[i].Share /= operations
+		s := &out[i]
+		s.Share /= operations
+		s.Error = change(moved[i], states, p.shape.Hidden)
+		if math.IsNaN(s.Error) || math.IsInf(s.Error, 0) {
+			return nil, fmt.Errorf("layer %d: %s: a state is infinite or no number", s.Layer, s.Product)
+		}
 	}
 	return out, nil
 }
@@ -252,15 +259,27 @@ func (p *prober) open() (free func() error, err error) {
 	return free, err
 }
 
-// layer returns what rounding each product of a layer changes, with the number of its operations as the share, and the
-// exact states behind the layer.
-func (p *prober) layer(i int, w *layerWeights, states []float32) ([]Sensitivity, []float32, error) {
+// layer takes the exact states and those that moved through a layer. It returns the former and the layer's products,
+// with the number of their operations as the share, and adds to moved the states with each of them rounded.
+func (p *prober) layer(ctx context.Context, i int, w *layerWeights, states []float32, moved *[][]float32) (
+	[]Sensitivity, []float32, error) {
 	exact, own, err := p.pack(i, w)
 	if err != nil {
 		return nil, nil, err
 	}
-	table, err := p.device.Table(compute.Tensor{DType: compute.F32, Rows: p.rows, Cols: p.shape.Hidden,
-		Data: safetensors.Encode(nil, compute.F32, states...)})
+	for k, other := range *moved {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		table, err := p.table(other)
+		if err != nil {
+			return nil, nil, err
+		}
+		if (*moved)[k], err = p.pass(table, i, exact); err != nil {
+			return nil, nil, err
+		}
+	}
+	table, err := p.table(states)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -270,20 +289,25 @@ func (p *prober) layer(i int, w *layerWeights, states []float32) ([]Sensitivity,
 	}
 	var out []Sensitivity
 	for _, o := range own {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
 		changed := *exact
 		o.set(&changed)
 		got, err := p.pass(table, i, &changed)
 		if err != nil {
 			return nil, nil, err
 		}
-		s := Sensitivity{Layer: i, Product: o.product, Error: change(got, want, p.shape.Hidden),
-			Share: float64(o.operations)}
-		if math.IsNaN(s.Error) || math.IsInf(s.Error, 0) {
-			return nil, nil, fmt.Errorf("%s: a state is infinite or no number", o.product)
-		}
-		out = append(out, s)
+		out = append(out, Sensitivity{Layer: i, Product: o.product, Share: float64(o.operations)})
+		*moved = append(*moved, got)
 	}
 	return out, want, nil
+}
+
+// table has states as the embeddings of tokens.
+func (p *prober) table(states []float32) (compute.Table, error) {
+	return p.device.Table(compute.Tensor{DType: compute.F32, Rows: p.rows, Cols: p.shape.Hidden,
+		Data: safetensors.Encode(nil, compute.F32, states...)})
 }
 
 // rounded is one product of a layer in 8 bits.
@@ -324,7 +348,8 @@ func (p *prober) pack(layer int, w *layerWeights) (*layerWeights, []rounded, err
 	return &exact, out, nil
 }
 
-// pass returns the states behind a layer, or those of the table without one.
+// pass returns the states behind a layer, or those of the table without one. Behind the last layer it returns what
+// logits are made of.
 func (p *prober) pass(table compute.Table, layer int, w *layerWeights) ([]float32, error) {
 	r := p.runner
 	if err := r.Begin(p.batch); err != nil {
@@ -338,6 +363,9 @@ func (p *prober) pass(table compute.Table, layer int, w *layerWeights) ([]float3
 		r.FFN(&w.ffn)
 	}
 	out := make([]float32, p.rows*p.shape.Hidden)
+	if w != nil && layer == p.last {
+		return out, p.model.Hidden(r, p.all, out)
+	}
 	return out, r.Hidden(nil, p.all, out)
 }
 

@@ -2,6 +2,7 @@ package quantise_test
 
 import (
 	"context"
+	"math"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -132,6 +133,34 @@ func TestKeptProductsHelp(t *testing.T) {
 	}
 	if !slices.Equal(statesWith(t, to, model.Options{}), at) {
 		t.Error("the written checkpoint computes something else")
+	}
+}
+
+// The error of a product is how far the model's last states move when it alone is rounded, in an early layer as well.
+func TestCalibrateMeasuresTheEnd(t *testing.T) {
+	dir := deep(t)
+	plant(t, dir, "1")
+	all, err := quantise.Calibrate(context.Background(), quantise.Calibration{Dir: dir, Device: ref.New(),
+		Format: compute.INT8, Prompts: [][]int32{{3, 1, 4, 1, 5, 9}}}) // what statesWith computes
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := statesWith(t, dir, model.Options{})
+	for i := range all {
+		s, others := &all[i], []string(nil)
+		for k := range all {
+			if k != i {
+				others = append(others, all[k].Pattern())
+			}
+		}
+		got := statesWith(t, dir, model.Options{Weights: "int8", Keep: others})
+		sum, width := 0.0, len(want)/6
+		for at := 0; at < len(want); at += width {
+			sum += away(got[at:at+width], want[at:at+width]) / away(make([]float32, width), want[at:at+width])
+		}
+		if moved := math.Sqrt(sum / 6); math.Abs(moved-s.Error) > 1e-4*moved+1e-7 {
+			t.Errorf("%s of layer %d: error %.6g, want %.6g", s.Product, s.Layer, s.Error, moved)
+		}
 	}
 }
 
