@@ -19,6 +19,7 @@ const charts = {
   refused: new Chart({ title: "Not answered, per second", stacked: true, names: ["shed", "expired", "bad request", "failed"], empty: "All requests were answered." }),
   memory: new Chart({ title: "Memory of the caches", unit: "B", stacked: true, names: ["user", "item", "preamble", "prefix", "embedding", "free"], empty: "No model is loaded." }),
   boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["α"], explain: "Where embedding tables and KV share one pool; the mean of the models" }),
+  rows: new Chart({ title: "Rows of item tables per second", stacked: true, names: ["on the device", "fetched", "fetched ahead"], explain: "Rows that batches needed, and rows that were fetched while requests waited", empty: ASK }),
   evictions: new Chart({ title: "Evictions per second", stacked: true, names: ["user", "item", "prefix"], empty: "Nothing had to leave the caches." }),
   predictions: new Chart({ title: "Wrong predictions of return", unit: " %", names: ["wrong"], explain: "Off by more than a factor of two, of the predictions that were put to the test", empty: "No prediction was put to the test yet." }),
 };
@@ -59,10 +60,16 @@ function show(now, old, seconds, time) {
   }
   charts.refused.add(time, refused);
   const memory = by(now, "grebe_kv_bytes", "kind", (l) => l.tier !== "disk");
-  memory.embedding = sum(now, "grebe_embed_bytes");
+  memory.embedding = sum(now, "grebe_embed_device_bytes");
   memory.free = Math.max(0, sum(now, "grebe_pool_bytes") - sum(now, "grebe_pool_used_bytes"));
   charts.memory.add(time, memory);
   if (now.grebe_pool_boundary) charts.boundary.add(time, { "α": sum(now, "grebe_pool_boundary") / now.grebe_pool_boundary.length });
+  const grown = (name) => (sum(now, name) - sum(old, name)) / seconds;
+  charts.rows.add(time, {
+    "on the device": grown("grebe_embed_device_hits_total"),
+    fetched: grown("grebe_embed_device_misses_total"),
+    "fetched ahead": grown("grebe_embed_device_prefetched_total"),
+  });
   charts.evictions.add(time, change("grebe_evictions_total", "kind"));
   const put = sum(now, "grebe_predictions_total") - sum(old, "grebe_predictions_total");
   const wrong = sum(now, "grebe_prediction_errors_total") - sum(old, "grebe_prediction_errors_total");
@@ -121,6 +128,7 @@ async function read() {
   const time = performance.now(), metrics = parse(text);
   next(metrics, time);
   indexing(metrics);
+  charts.rows.figure.hidden = !metrics.grebe_embed_device_bytes;
   charts.boundary.figure.hidden = !metrics.grebe_pool_boundary;
   charts.predictions.figure.hidden = !metrics.grebe_predictions_total;
 }
