@@ -10,7 +10,7 @@
 // the version of the item or user. So versions of an id only grow, across deletions and restarts too. Writing what is
 // there already changes nothing.
 //
-// Memory: an item takes about 25 bytes beyond its record, which has its strings, a byte for each, and its numbers. A
+// Memory: an item takes about 30 bytes beyond its record, which has its strings, a byte for each, and its numbers. A
 // user takes about 280 bytes, plus 16 and the id's length per item of its history, plus 96 and the item's id per event.
 // Options.MaxMemory bounds the sum.
 //

@@ -17,13 +17,13 @@ import (
 )
 
 // items keeps the records of items by id. Records lie one after the other in blocks, each behind its version and its
-// length, and never change. A hash table has 8 bytes for each slot. Neither has pointers, and large blocks are outside
-// the Go heap, so a large catalog costs the garbage collector nothing.
+// length, and never change. A hash table has 8 bytes for each slot. Neither has pointers, and those of a large catalog
+// are outside the Go heap: they cost the garbage collector nothing, and it leaves no room for as much again.
 //
 // One writer adds and removes with Catalog.mu held. Readers hold it to find an item, and decode it without.
 type items struct {
 	seed   maphash.Seed
-	shards [shards]shard
+	shards *[shards]shard
 	n      int
 	blocks []*block // by number; 0 is none, nil is free
 	free   []uint64 // numbers of free blocks
@@ -38,9 +38,10 @@ type items struct {
 //
 //	24 bits of the id's hash, 18 bits block, 22 bits place in the block
 type shard struct {
-	slots []uint64
-	n     int // slots that are not free
-	live  int // of them, slots of items
+	slots  []uint64
+	n      int            // slots that are not free
+	live   int            // of them, slots of items
+	memory *offheap.Block // of slots; nil: the Go heap has them
 }
 
 const (
@@ -53,6 +54,7 @@ const (
 	smallestBlock = 16 << 10
 	blockSize     = 4 << 20 // of most blocks of a large catalog; a larger record has a block of its own
 	offHeapFrom   = 1 << 20 // bytes of a block that is not on the Go heap
+	tableOffHeap  = 1 << 10 // slots of a table that is not
 
 	recentItems = 1 << 14
 )
@@ -78,7 +80,15 @@ type decoded struct {
 	version uint64
 }
 
-func newItems() *items { return &items{seed: maphash.MakeSeed(), blocks: make([]*block, 1)} }
+func newItems() *items {
+	s := &items{seed: maphash.MakeSeed(), shards: new([shards]shard), blocks: make([]*block, 1)}
+	runtime.AddCleanup(s, func(all *[shards]shard) {
+		for i := range all {
+			all[i].free()
+		}
+	}, s.shards)
+	return s
+}
 
 // size returns the bytes of memory that an item takes.
 func (e *itemEntry) size() int64 { return itemSize(e.record) }
@@ -135,6 +145,7 @@ func (s *items) find(id string) *itemEntry {
 
 // look is find, and allocates nothing.
 func (s *items) look(id string) (itemEntry, bool) {
+	defer runtime.KeepAlive(s)
 	h := maphash.String(s.seed, id)
 	sh := s.shardOf(h)
 	for at := range sh.probe(h) {
@@ -216,14 +227,14 @@ func (s *items) remove(id string) {
 // insert adds a slot of an id that has none.
 func (sh *shard) insert(slot uint64) {
 	if 4*(sh.n+1) > 3*len(sh.slots) {
-		old := sh.slots
-		size := max(4, 1<<bits.Len(uint(3*sh.live/2)))
-		*sh = shard{slots: make([]uint64, size)}
-		for _, o := range old {
+		old := *sh
+		*sh = newShard(max(4, 1<<bits.Len(uint(3*old.live/2))))
+		for _, o := range old.slots {
 			if o > gone {
 				sh.insert(o)
 			}
 		}
+		old.free() // readers have no slots without the lock
 	}
 	mask := uint64(len(sh.slots) - 1)
 	i := tag(slot) & mask
@@ -235,6 +246,21 @@ func (sh *shard) insert(slot uint64) {
 	}
 	sh.slots[i] = slot
 	sh.live++
+}
+
+func newShard(size int) shard {
+	if size >= tableOffHeap {
+		if m, err := offheap.Alloc(8 * size); err == nil { // else out of address space: the heap says so
+			return shard{slots: offheap.Slice[uint64](m.Bytes, size), memory: m}
+		}
+	}
+	return shard{slots: make([]uint64, size)}
+}
+
+func (sh *shard) free() {
+	if sh.memory != nil {
+		sh.memory.Free()
+	}
 }
 
 // add appends a record to the last block and returns where it is.
@@ -343,23 +369,28 @@ func (s *items) move(e *itemEntry, ref uint64) {
 	}
 }
 
-// listing is the items at one moment.
+// listing is the items at one moment. Its owner MUST free it.
 type listing struct {
 	slots  []uint64
 	blocks []*block
+	memory shard // of slots
 }
 
 // list returns up to most items, in any order.
-func (s *items) list(most int) listing {
-	l := listing{slots: make([]uint64, 0, min(s.n, most)), blocks: slices.Clone(s.blocks)}
+func (s *items) list(most int) *listing {
+	n := min(s.n, most)
+	l := &listing{blocks: slices.Clone(s.blocks), memory: newShard(n)}
+	l.slots = l.memory.slots[:0]
 	for slot := range s.all() {
-		if len(l.slots) == most {
+		if len(l.slots) == n {
 			break
 		}
 		l.slots = append(l.slots, slot)
 	}
 	return l
 }
+
+func (l *listing) free() { l.memory.free() }
 
 // all visits the slots of all items, beginning anywhere.
 func (s *items) all() iter.Seq[uint64] {

@@ -49,6 +49,7 @@ func TestItemsAreAMap(t *testing.T) {
 	}
 	last, n := uint64(0), 0
 	all := s.list(s.n)
+	defer all.free()
 	for e := range all.byVersion() {
 		if e.version <= last || !e.same(want[e.id()]) {
 			t.Fatalf("%s at version %d after version %d", e.id(), e.version, last)
@@ -118,4 +119,33 @@ func TestItemsAreReadWhileTheyMove(t *testing.T) {
 	}
 	close(done)
 	wg.Wait()
+}
+
+// TestLargeTablesAreOffHeap adds and removes so many items that tables leave the Go heap, grow and have gaps.
+func TestLargeTablesAreOffHeap(t *testing.T) {
+	s, n := newItems(), shards*tableOffHeap
+	key := func(i int) string { return fmt.Sprintf("%08d", i) }
+	for i := range n {
+		s.put(itemRecord(&grebev1.Item{Id: key(i)}), uint64(i+1))
+	}
+	if s.shards[0].memory == nil {
+		t.Error("a large table is on the heap")
+	}
+	for i := 0; i < n; i += 3 {
+		s.remove(key(i))
+	}
+	s.tidy(func(f func()) { f() })
+	for i := range n {
+		if e, ok := s.look(key(i)); ok != (i%3 != 0) || ok && e.version != uint64(i+1) {
+			t.Fatalf("item %d: found %v at version %d", i, ok, e.version)
+		}
+	}
+	all, last := s.list(s.n), uint64(0)
+	defer all.free()
+	for e := range all.byVersion() {
+		if e.version <= last {
+			t.Fatalf("version %d after %d", e.version, last)
+		}
+		last = e.version
+	}
 }

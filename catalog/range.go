@@ -26,6 +26,7 @@ func (c *Catalog) All() iter.Seq[Entry] {
 		c.mu.RLock()
 		all := c.items.list(c.items.n)
 		c.mu.RUnlock()
+		defer all.free()
 		for e := range all.byVersion() {
 			if !yield(Entry{e.item(), e.version}) {
 				return
@@ -40,6 +41,7 @@ func (c *Catalog) Scan() iter.Seq[Entry] {
 		c.mu.RLock()
 		all := c.items.list(c.items.n)
 		c.mu.RUnlock()
+		defer all.free()
 		var s scratch
 		for e := range all.byVersion() {
 			if err := s.read(e.record); err != nil {
@@ -133,6 +135,7 @@ func (c *Catalog) Search(query string, limit int) (found []*prompt.Item, more bo
 	all := c.items.list(maxSearched)
 	more = c.items.n > maxSearched
 	c.mu.RUnlock()
+	defer all.free()
 	for e := range all.entries() {
 		if e.hasWords(words) {
 			found = append(found, e.item())

@@ -286,7 +286,7 @@ const (
 	mapSize    = 400 // of a map of strings with a few entries
 	userStruct = int64(unsafe.Sizeof(userEntry{})+unsafe.Sizeof(grebev1.User{})) + slot + 32
 	eventSize  = int64(unsafe.Sizeof(grebev1.Event{})) + 8
-	itemRoom   = 24 // of an item beyond its record: version, length and a slot of the table
+	itemRoom   = 32 // of an item beyond its record: version, length, slots of the table, room in blocks
 )
 
 // newItem decodes the record of an item.

@@ -103,6 +103,7 @@ func survey(dir string, opt *pebble.Options) (*surveyed, error) {
 	}
 	s.items, s.users = c.items.n, len(c.users)
 	all := c.items.list(c.items.n)
+	defer all.free()
 	for e := range all.entries() {
 		s.newest = max(s.newest, e.version)
 	}

@@ -318,6 +318,7 @@ func (cp *copying) show() {
 // diff adds the steps from what this catalog shows to the copy.
 func (cp *copying) diff(r *round) {
 	copied := cp.items.list(cp.items.n)
+	defer copied.free()
 	for e := range copied.entries() {
 		id := e.id()
 		if old := cp.c.items.find(id); !old.same(e.record) || old.version != e.version {
@@ -331,6 +332,7 @@ func (cp *copying) diff(r *round) {
 	}
 	slices.SortFunc(r.steps, func(a, b step) int { return cmp.Compare(a.version, b.version) })
 	own := cp.c.items.list(cp.c.items.n)
+	defer own.free()
 	for old := range own.entries() {
 		if id := old.id(); cp.items.find(id) == nil {
 			r.steps = append(r.steps, step{id: id, oldItem: &old, deletion: true, version: cp.head.Version})

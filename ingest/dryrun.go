@@ -14,6 +14,7 @@ import (
 // dryRun reports what an import would do, and changes nothing.
 func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 	ids := newSeen()
+	defer ids.close()
 	bad, present, base := int64(0), int64(0), int64(0)
 	var items []*source
 	for _, src := range files {

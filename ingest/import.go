@@ -85,9 +85,11 @@ func (c *Import) all(w *cli.World, files []*source, dst sink, states string) err
 		return err
 	}
 	jobs := make([]*job, len(files))
-	id, ids := "", newSeen()
-	if c.LastWins {
-		ids = nil
+	id := ""
+	var ids *seen
+	if !c.LastWins {
+		ids = newSeen()
+		defer ids.close()
 	}
 	for i, src := range files {
 		st, err := loadImportState(states, src, target)

@@ -5,15 +5,19 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+
+	"grebe/internal/offheap"
 )
 
 // seen knows which ids of items and users came in an import, and where: 12 bytes for each slot of a table that is at
 // most three quarters full. Ids are known by their hashes. Two of ten million ids share one with a probability of
-// 3 in a million, and the hashes differ in every run.
+// 3 in a million, and the hashes differ in every run. The table is outside the Go heap, so that the collector leaves no
+// room for as much again.
 type seen struct {
 	seed   maphash.Seed
-	hashes []uint64 // 0: free
-	places []uint32 // records before it in the import, at most math.MaxUint32
+	memory *offheap.Block // of hashes and places
+	hashes []uint64       // 0: free
+	places []uint32       // records before it in the import, at most math.MaxUint32
 	n      int
 	files  []seenFile
 }
@@ -24,8 +28,29 @@ type seenFile struct {
 	base int64
 }
 
+// newSeen returns an empty table. The caller MUST close it.
 func newSeen() *seen {
-	return &seen{seed: maphash.MakeSeed(), hashes: make([]uint64, 1<<10), places: make([]uint32, 1<<10)}
+	s := &seen{seed: maphash.MakeSeed()}
+	s.alloc(1 << 10)
+	return s
+}
+
+// alloc makes a table of n free slots.
+func (s *seen) alloc(n int) {
+	m, err := offheap.Alloc(12 * n)
+	if err != nil { // out of address space
+		s.memory, s.hashes, s.places = nil, make([]uint64, n), make([]uint32, n)
+		return
+	}
+	s.memory, s.hashes = m, offheap.Slice[uint64](m.Bytes, n)
+	s.places = offheap.Slice[uint32](m.Bytes[8*n:], n)
+}
+
+// close frees the table, which may be nil.
+func (s *seen) close() {
+	if s != nil && s.memory != nil {
+		s.memory.Free()
+	}
 }
 
 // next begins a file. lines are those of all files before it.
@@ -65,13 +90,16 @@ func (s *seen) slot(hash uint64) int {
 }
 
 func (s *seen) grow() {
-	hashes, places := s.hashes, s.places
-	s.hashes, s.places = make([]uint64, 2*len(hashes)), make([]uint32, 2*len(places))
+	memory, hashes, places := s.memory, s.hashes, s.places
+	s.alloc(2 * len(hashes))
 	for i, h := range hashes {
 		if h != 0 {
 			at := s.slot(h)
 			s.hashes[at], s.places[at] = h, places[i]
 		}
+	}
+	if memory != nil {
+		memory.Free()
 	}
 }
 

@@ -96,7 +96,7 @@ func (g *Generation) writeItems(w io.Writer) error {
 	})
 }
 
-// writeBase writes a base with the marks and the number of a segment. records writes its records, which take size bytes.
+// writeBase writes a base with the marks and the number of a segment. records writes its records, of size bytes in all.
 func (g *Generation) writeBase(w io.Writer, s *segment, size uint64, records func(io.Writer) error) error {
 	sum := crc32.New(castagnoli)
 	out := io.MultiWriter(w, sum)
