@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"grebe/compute"
+	"grebe/embed"
 	"grebe/model/hstu"
 	"grebe/model/hstu/hstutest"
+	"grebe/model/safetensors"
 	"grebe/workload"
 )
 
@@ -115,12 +117,39 @@ func (f *Files) makeEvents(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := filepath.Join(dir, "grebe.yaml")
-	return name, os.WriteFile(name, fmt.Appendf(nil, `models:
+	text := fmt.Appendf(nil, `models:
   - name: %[1]s
     path: ./%[1]s
     device_memory: %[2]s
-%[3]s`, f.Shape, f.Memory, settings(max(16_384, m.spec.MaxSeqLen))), 0o600)
+`, f.Shape, f.Memory)
+	if f.DeviceRows != "" {
+		if err := writeRows(filepath.Join(dir, rowsFile), folder); err != nil {
+			return "", err
+		}
+		text = fmt.Appendf(text, `    item_table: items
+    device_rows: %s
+tables:
+  - {name: items, dim: %d, store: file, file: %s}
+`, f.DeviceRows, m.spec.Hidden, rowsFile)
+	}
+	name := filepath.Join(dir, "grebe.yaml")
+	return name, os.WriteFile(name, append(text, settings(max(16_384, m.spec.MaxSeqLen))...), 0o600)
+}
+
+const rowsFile = "rows.f32"
+
+// writeRows writes the rows of a checkpoint's items to a file that a table can map.
+func writeRows(name, checkpoint string) error {
+	weights, err := safetensors.Open(checkpoint)
+	if err != nil {
+		return err
+	}
+	defer weights.Close()
+	items, err := weights.Tensor("_embedding_collection.embeddings.item_id.weight")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, embed.Bytes(safetensors.Floats(items)), 0o600)
 }
 
 func writeUsers(name string, n int, h *history) (err error) {

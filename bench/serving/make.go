@@ -39,7 +39,10 @@ type Files struct {
 	// Memory is the device's for KV, as models[].device_memory has it; 20GiB: with the other defaults two thirds of the
 	// tokens of prompts are cached.
 	Memory string
-	Seed   uint64
+	// DeviceRows, for a model of events, has the rows of items lie in a file, of which models[].device_rows caches that
+	// much on the device; none: they are on the device.
+	DeviceRows string
+	Seed       uint64
 }
 
 const (
@@ -71,6 +74,9 @@ func (f *Files) prepare() error {
 	}
 	if _, events := eventModels[f.Shape]; events && f.Rank != "" {
 		return fmt.Errorf("serving: %q and %q do not have the same users", f.Shape, f.Rank)
+	}
+	if _, events := eventModels[f.Shape]; !events && f.DeviceRows != "" {
+		return fmt.Errorf("serving: %q has no table of items: rows on the device are of models of events", f.Shape)
 	}
 	if f.Rank == f.Shape {
 		return fmt.Errorf("serving: one model %q cannot have both names", f.Rank)

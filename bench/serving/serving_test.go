@@ -217,4 +217,27 @@ func TestMakeEvents(t *testing.T) {
 	if _, err := Make(dir, Files{Shape: "hstu-tiny", Rank: "tiny"}); err == nil {
 		t.Error("events and texts for one user")
 	}
+	if _, err := Make(dir, Files{Shape: "tiny", DeviceRows: "25%"}); err == nil {
+		t.Error("a model of texts has no rows")
+	}
+}
+
+// With DeviceRows the items' rows lie in a file, which the server's table maps, and the device caches some.
+func TestMakeRows(t *testing.T) {
+	dir := t.TempDir()
+	name, err := Make(dir, Files{Shape: "hstu-tiny", Items: 50, Users: 3, Events: 12, Memory: "8MiB", DeviceRows: "25%"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := config.Load(config.Source{File: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, table := loaded.Config.Models[0], loaded.Config.Tables[0]
+	if m.ItemTable != table.Name || m.DeviceRows.Percent != 25 {
+		t.Errorf("the model's rows are of %q, %v of them on the device", m.ItemTable, m.DeviceRows)
+	}
+	if info, err := os.Stat(table.File); err != nil || info.Size() != 50*4*int64(table.Dim) {
+		t.Errorf("the file of rows: %v, %v", info, err)
+	}
 }

@@ -42,6 +42,7 @@ type serveCmd struct {
 	Codes    int           `want:"at least 1 and at most 65536" default:"512" placeholder:"N"`
 	Events   int           `want:"at least 1 and at most 20000" placeholder:"N"`
 	Memory   string        `default:"20GiB" placeholder:"SIZE"`
+	Rows     string        `name:"device-rows" placeholder:"SHARE"`
 	JSON     bool          `name:"json" help:"Print JSON."`
 	File     string        `type:"path" want:"a file that can be written" placeholder:"FILE"`
 }
@@ -73,7 +74,9 @@ func (serveCmd) FlagHelp() cli.Texts {
 		"codes":  "Codes of each of an item's three levels; default ${default}.",
 		"events": "Stored events of each user of a model of events; default 300 with hstu-tiny, else 15000.",
 		"memory": "Memory of the device for KV, in grebe.yaml; default ${default}.",
-		"file":   "Write JSON to this file besides.",
+		"device-rows": "Put the items' rows of a model of events into a file, and let the device cache as much of them " +
+			"as this share of device_memory holds.",
+		"file": "Write JSON to this file besides.",
 	}
 }
 
@@ -108,7 +111,7 @@ func (c *serveCmd) Run(w *cli.World) error {
 	if c.Make != "" {
 		name, err := serving.Make(c.Make, serving.Files{
 			Shape: c.Shape, Rank: c.Ranker, Items: c.Items, Codes: c.Codes, Users: c.Users, Events: c.Events,
-			Memory: c.Memory, Seed: c.Seed})
+			Memory: c.Memory, DeviceRows: c.Rows, Seed: c.Seed})
 		if err == nil {
 			fmt.Fprintf(w.Stdout, "grebe serve -c %s\n", name)
 		}
