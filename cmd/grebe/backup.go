@@ -29,8 +29,8 @@ func (backupCmd) Help() string {
 	return `Copies a running server's items and users, the versions of its catalog with the activated ones, and its tables
 of embeddings, all as they are at one moment. Requests are answered meanwhile. KV is left out: it is computed again.
 
-The folder gets its name when all of it is on disk. Until then it ends in .part. After an interruption run the
-command again: it starts over. Where the server has keys, the role is admin; its admin listener asks for none.
+The folder's name ends in .part until the backup is complete. After an interruption run the command again: it starts
+over. If the server has keys, the command needs one with the role admin, except at the admin listener.
 
 Examples:
 

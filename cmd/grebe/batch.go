@@ -57,10 +57,10 @@ func (batchFlags) FlagHelp() cli.Texts {
 
 func (batchFlags) Help() string {
 	return `The server answers the requests in order, in the time that other requests leave. The file of answers has one
-line per request: the answer without times and usage, or an error. It is there when all of it is.
+line per request: the answer without times and usage, or an error. The file appears when it is complete.
 
-After an interruption of the command or of the server run the same command again: it goes on where it was. Ctrl-C
-leaves the batch on the server, and names it.
+After an interruption of the command or of the server run the same command again: it continues. After Ctrl-C the batch
+continues on the server, and the command prints its id.
 
 Examples:
 

@@ -22,8 +22,8 @@ type clusterCmd struct {
 }
 
 func (clusterCmd) Help() string {
-	return `Any process of the cluster answers these commands. Where the server has keys, the role is admin; its admin
-listener asks for none.
+	return `Any process of the cluster answers these commands. If the server has keys, they need one with the role admin,
+except at the admin listener.
 
 Examples:
 
@@ -68,8 +68,8 @@ type clusterDrainCmd struct {
 }
 
 func (clusterDrainCmd) Help() string {
-	return `Requests that the node has are finished. Other nodes still fetch KV from it. The mark lies in the coordinator:
-it stays when the node restarts, until undrain.
+	return `Requests that the node has are finished. Other nodes still fetch KV from it. The mark is stored in the
+coordinator: it survives restarts of the node, until undrain.
 
 Example:
 

@@ -53,10 +53,10 @@ func (codesCmd) FlagHelp() cli.Texts {
 }
 
 func (codesCmd) Help() string {
-	return `Makes semantic IDs by residual k-means: level after level, items are grouped by what the levels before leave of
-their embeddings. Items with similar embeddings share their first codes.
+	return `Makes semantic IDs by residual k-means: each level groups items by what remains of their embeddings after the
+previous levels. Items with similar embeddings share their first codes.
 
-With an existing codebook only new items get codes. Codes of items that are gone stay taken.
+With an existing codebook only new items get codes. Codes of removed items are not used again.
 
 The report shows the error (what remains of the embeddings' variance), the use of each level's codes, and collisions.
 

@@ -33,7 +33,7 @@ func (demoCmd) FlagHelp() cli.Texts {
 
 func (demoCmd) Help() string {
 	return `Serves an invented shop of 9,540 items with small models that were trained for it and are part of the binary.
-They are written to a folder and loaded as any folder is. The customers are some whom the models never saw.
+They are written to a folder and loaded as any folder is. The models never saw these customers.
 
 With --cluster the demo starts child processes that serve together, prints their addresses and process ids, and says
 what to kill.

@@ -20,9 +20,9 @@ type importCmd struct {
 	Separator  string   `help:"Character between the cells of CSV; default: a comma, in .tsv files a tab." placeholder:"C"`
 	Lists      string   `default:";" placeholder:"TEXT"`
 	Duplicates string   `default:"bad" enum:"bad,last"`
-	OnError    string   `default:"stop" enum:"skip,stop" help:"What a bad record does: ${enum}."`
+	OnError    string   `default:"stop" enum:"skip,stop" help:"What to do at a bad record: ${enum}."`
 	DryRun     bool
-	Restart    bool `help:"Begin at the start of each file, whatever was imported before."`
+	Restart    bool `help:"Begin at the start of each file, even if a part was imported before."`
 	Force      bool `help:"Import even if a model is left with fewer than half of the items that it can generate."`
 	cli.AccessFlags
 }
@@ -42,14 +42,14 @@ func (importCmd) FlagHelp() cli.Texts {
 		"map": "Which column each field comes from, such as id=sku,text=title,attributes.price=price:number; default: " +
 			"columns have the names of fields.",
 		"lists":      "Text between the elements of a list in one cell; default ${default}. A cell may also be a JSON list.",
-		"duplicates": "What a second record with the same id is: bad, or the last one counts (last).",
+		"duplicates": "How to treat a second record with the same id: as bad, or keep the last.",
 		"dry-run":    "Report what would change, what is wrong and what each model could generate, and change nothing.",
 	}
 }
 
 func (importCmd) Help() string {
-	return `An import becomes one version of the catalog, which POST /v1/catalog:rollback undoes. One that was stopped
-goes on where it was when the same command is run again. Bad records are reported with line, column and reason.
+	return `An import becomes one version of the catalog, which POST /v1/catalog:rollback undoes. To continue
+an import that was stopped, run the same command again. Bad records are reported with line, column and reason.
 
 Fields of items are id, text, tokens, identifier, codes and attributes.NAME; of users id, text, tokens and
 history; of events user, item, time, action, id and features.NAME. With --map only the listed fields are

@@ -15,7 +15,7 @@ import (
 
 type keyCmd struct {
 	Name  string   `required:"" help:"Who will use it; shown in logs and errors."`
-	Roles []string `default:"serve" enum:"serve,catalog,admin" help:"What it opens: ${enum}."`
+	Roles []string `default:"serve" enum:"serve,catalog,admin" help:"What it allows: ${enum}."`
 	Rate  float64  `want:"at least 0" help:"Requests per second; 0 for no limit." placeholder:"N"`
 	Burst int      `want:"at least 0" help:"Requests at once; 0 for one second's worth." placeholder:"N"`
 	Out   string   `type:"path" placeholder:"FILE"`
@@ -25,14 +25,14 @@ type keyCmd struct {
 func (keyCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
 		"out": "Write the key to this new file, which only its owner can read, instead of standard output.",
-		"add": "Add what the server needs to know to this file; else it is printed on standard error.",
+		"add": "Add the key's entry, without the key itself, to this file; default: print it on standard error.",
 	}
 }
 
 func (keyCmd) Help() string {
-	return `Prints a new key on standard output, once: it is stored nowhere. What the server needs to know it
-by is added to a file, the one that auth.keys names. serve asks models; catalog
-reads and changes items, users and versions; admin does everything.
+	return `Prints a new key on standard output, once: it is stored nowhere. --add writes its entry, a name, roles and a
+digest, to a file: auth.keys of the configuration names that file. The role serve asks models; catalog reads and changes
+items, users and versions; admin does everything.
 
 Examples:
 

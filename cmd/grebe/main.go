@@ -21,7 +21,7 @@ type commands struct {
 	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`
 	Batch      batchCmd      `cmd:"" help:"Answer a file of requests in the time that others leave."`
 	Backup     backupCmd     `cmd:"" help:"Copy a running server's catalog, versions and tables into a folder."`
-	Restore    restoreCmd    `cmd:"" help:"Make a server's data_dir of a backup."`
+	Restore    restoreCmd    `cmd:"" help:"Restore a backup into a server's data_dir."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
 	Health     healthCmd     `cmd:"" help:"Check that a server is ready."`
 	Cluster    clusterCmd    `cmd:"" help:"Show a cluster, take nodes out and back."`

@@ -44,8 +44,8 @@ func (quantiseCmd) Help() string {
 the weights of each layer. Embedding, head and norms keep their format. With --out it writes a checkpoint in the
 compressed-tensors format (INT8 W8A8), which Grebe and other servers load. Grebe computes in its integers on CPUs.
 
-With --calibrate the report says how far rounding each product, alone, moves the model's last states, and which ones to
-keep. They are printed as a line for the configuration (weights_keep) and kept in the checkpoint that --out writes.
+With --calibrate the report says how far rounding each product, alone, moves the model's last states, and which
+products to keep. It prints them as a line for the configuration (weights_keep). The checkpoint of --out keeps them.
 
 Neither error says how much worse answers are: compare them with grebe eval --compare before you use the checkpoint.
 

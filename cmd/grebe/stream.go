@@ -26,7 +26,7 @@ type streamCmd struct {
 
 func (streamCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"consumer": "Name of this consumer in its group. One that is started again under its name goes on at once. " +
+		"consumer": "Name of this consumer in its group. A consumer that restarts under its name continues at once. " +
 			"Default: the name of this machine with Redis; with Kafka none, and a killed consumer's partitions wait for its " +
 			"session to end.",
 		"map": "Which field of a message each field comes from, as grebe import takes it; default: messages have the " +
@@ -34,17 +34,17 @@ func (streamCmd) FlagHelp() cli.Texts {
 		"lists":        "Text between the elements of a list in one text; default ${default}.",
 		"config":       "Write into the data_dir of this configuration.",
 		"data-dir":     "Write into this folder; default: GREBE_DATA_DIR or ./grebe-data.",
-		"dead-letters": "File that messages are appended to which cannot be read.",
+		"dead-letters": "File to which unreadable messages are appended.",
 	}
 }
 
 func (streamCmd) Help() string {
-	return `Messages are JSON objects in the form of /v1/items:batch, /v1/users:batch or /v1/events:batch, or others with
---map. In a stream of Redis the object is the field "value" of an entry, or the fields are its own. A record of Kafka
-with a key and without a value deletes the item or user of that key.
+	return `Messages are JSON objects in the form of /v1/items:batch, /v1/users:batch or /v1/events:batch. Other objects
+need --map. In a stream of Redis the object is the field "value" of an entry, or else all fields of the entry. A record
+of Kafka with a key and without a value deletes the item or user of that key.
 
 A message is taken off the stream once its change is durable. One that comes twice changes nothing.
-The metrics grebe_stream_lag and grebe_stream_messages_total{outcome="changed|unchanged|bad"} say how it goes.
+The metrics grebe_stream_lag and grebe_stream_messages_total{outcome="changed|unchanged|bad"} show its progress.
 
 Examples:
 

@@ -36,9 +36,9 @@ func (tableImportCmd) FlagHelp() cli.Texts {
 }
 
 func (tableImportCmd) Help() string {
-	return `Rows replace those that are there. What a table in Redis is given is seen by all servers at once; a table in
-Pebble belongs to the server that runs on its data_dir: write to it with --server while that runs. A command that was
-stopped can be run again.
+	return `Rows replace existing rows of the same keys. All servers see rows of a table in Redis at once. A table in
+Pebble belongs to the server on its data_dir: use --server while that server runs. A command that was stopped can be
+run again.
 
 Examples:
 
