@@ -92,7 +92,7 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	}
 	sets, block, err := makeBooks[set](most * c.perSlab)
 	if err != nil {
-		return nil, fmt.Errorf("embed: books of %d rows: %w", most*slabRows, err)
+		return nil, fmt.Errorf("embed: records of %d rows: %w", most*slabRows, err)
 	}
 	c.sets, c.books = sets, append(c.books, block)
 	c.slabs = make([]pool.Run, 0, most)
@@ -100,7 +100,7 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	c.clock.Store(1) // so that there is a time before the first access
 	if err := c.choose(cfg.Policy, slabs*slabRows); err != nil {
 		block.Free()
-		return nil, fmt.Errorf("embed: books of %d rows: %w", most*slabRows, err)
+		return nil, fmt.Errorf("embed: records of %d rows: %w", most*slabRows, err)
 	}
 	if got, err := c.Grow(slabs); got < slabs {
 		c.Close()

@@ -75,7 +75,7 @@ func (e *Engine) checkBlend(j *Job) error {
 		return errors.New("engine: a search does not blend")
 	}
 	if b.Rule != nil && b.Rule.Watch != nil && len(b.Parts) > 0 {
-		return errors.New("engine: a job is watched that parts stand in for")
+		return errors.New("engine: a job with parts cannot be watched")
 	}
 	if err := b.Budget.Check(); err != nil {
 		return fmt.Errorf("engine: budget: %w", err)
@@ -92,7 +92,7 @@ func (e *Engine) checkBlend(j *Job) error {
 		if p.Segment > segment {
 			segment, end = p.Segment, 0
 			if j.cached(segment) != nil || j.keeps(segment) {
-				return fmt.Errorf("engine: parts stand in for tokens of segment %d, whose KV is cached or shall be", segment)
+				return fmt.Errorf("engine: parts replace tokens of segment %d, whose KV is cached or is to be kept", segment)
 			}
 		}
 		n := len(j.Plan.Segments[segment].Tokens)
@@ -107,7 +107,7 @@ func (e *Engine) checkBlend(j *Job) error {
 	}
 	for _, s := range j.answering() {
 		if j.Source(s).Rotated() {
-			return fmt.Errorf("engine: an answer is wanted of segment %d, for whose tokens parts stand in", s)
+			return fmt.Errorf("engine: segment %d has an answer, but parts replace its tokens", s)
 		}
 	}
 	return nil
@@ -135,7 +135,7 @@ func (j *Job) checkBeside() error {
 	}
 	for i := n - j.Blend.Beside; i < n; i++ {
 		if j.Source(i).Rotated() || slices.Contains(j.answering(), i) {
-			return fmt.Errorf("engine: segment %d is beside the prompt, but answers, or parts stand in for its tokens", i)
+			return fmt.Errorf("engine: segment %d is beside the prompt, but has an answer or parts", i)
 		}
 	}
 	return nil
@@ -150,7 +150,7 @@ func (j *Job) checkExact() error {
 			near[i] = near[i] || near[s]
 		}
 		if near[i] && j.keeps(i) {
-			return fmt.Errorf("engine: the KV of segment %d shall be kept, but it sees tokens for which parts stand in", i)
+			return fmt.Errorf("engine: the KV of segment %d is to be kept, but it sees tokens that parts replace", i)
 		}
 	}
 	return nil

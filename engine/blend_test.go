@@ -201,9 +201,9 @@ func TestBlendRefuses(t *testing.T) {
 	for want, change := range map[string]func(j *Job){
 		"is of segment 9":               func(j *Job) { j.Blend.Parts[0].Segment = 9 },
 		"part 1 is tokens":              func(j *Job) { j.Blend.Parts[1].At = 0 },
-		"whose KV is cached or shall":   func(j *Job) { j.Segments = keeping(false, false, true, false) },
+		"whose KV is cached or is":      func(j *Job) { j.Segments = keeping(false, false, true, false) },
 		"not between 0 and 1":           func(j *Job) { j.Blend.Budget.Items = 2 },
-		"for whose tokens parts stand":  func(j *Job) { j.Want[0].Segment = 2 },
+		"but parts replace its tokens":  func(j *Job) { j.Want[0].Segment = 2 },
 		"are not in one chunk":          func(j *Job) { j.Blend.Parts[0].First = 1000 },
 		"a search does not blend":       func(j *Job) { j.Beams = &Beams{} },
 		"part 0 is tokens 0 to":         func(j *Job) { j.Blend.Parts[0].Source = plan.Computed },
@@ -294,7 +294,7 @@ func TestBlendKeepsExactOnly(t *testing.T) {
 	job := o.job(&Blend{Parts: o.parts()})
 	job.Segments = keeping(false, false, false, true)
 	if _, err := e.Do(context.Background(), job); err == nil ||
-		!strings.Contains(err.Error(), "sees tokens for which parts stand in") {
+		!strings.Contains(err.Error(), "sees tokens that parts replace") {
 		t.Errorf("the instruction behind blended items can be kept: %v", err)
 	}
 }

@@ -287,7 +287,7 @@ func (j *job) all() error {
 		}
 	}
 	if st.Offset > 0 {
-		fmt.Fprintf(w.Stderr, "Going on at %s %d; --restart begins anew.\n", j.src.unit, st.Line+1)
+		fmt.Fprintf(w.Stderr, "Continuing at %s %d; --restart starts over.\n", j.src.unit, st.Line+1)
 	}
 	j.bar = newProgressBar(w, j.src, st)
 	err := j.run()

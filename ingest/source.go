@@ -55,7 +55,7 @@ func newSource(path string, how reading) (*source, error) {
 	s := &source{path: path, file: path, unit: "line"}
 	if path == "-" {
 		if how.format == "" {
-			return nil, cli.Usagef("standard input has no name that tells its format: give --format")
+			return nil, cli.Usagef("standard input has no file name: give --format")
 		}
 		if how.stdin == nil {
 			return nil, cli.Usagef("there is no standard input")
@@ -119,7 +119,7 @@ func (s *source) inspect(how reading) error {
 		s.kind, s.why = guessKind(name, pairs, columns, head)
 	}
 	if s.kind == "" {
-		return cli.Usagef("%s: items, users or events? Neither its name nor its first line tells: give --kind", s.path)
+		return cli.Usagef("%s: items, users or events? Its name and its first line do not show it: give --kind", s.path)
 	}
 	if columns == nil {
 		return nil

@@ -318,7 +318,7 @@ func TestTablesAreResumed(t *testing.T) {
 		}
 		i.applied = nil
 		out := run(t, i, nil)
-		if !strings.Contains(out, "Going on at ") {
+		if !strings.Contains(out, "Continuing at ") {
 			t.Errorf("%s: does not go on:\n%s", name, out)
 		}
 		if name == "items-twice.csv" {

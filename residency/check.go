@@ -39,7 +39,7 @@ func (c *Core[V]) checkOwned() error {
 		}
 	}
 	if !maps.Equal(owned, c.owned) {
-		return fmt.Errorf("residency: the owners' keys are %v, the books say %v", owned, c.owned)
+		return fmt.Errorf("residency: the owners' keys are %v, recorded are %v", owned, c.owned)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (l *level[V]) check(c *Core[V], each func(*Held[V]) error) error {
 	}
 	for k := range counts {
 		if is, books := &counts[k], &l.counts[k]; is.Entries != books.Entries || is.Bytes != books.Bytes {
-			return fmt.Errorf("residency: counted %d entries of %d bytes, the books say %d of %d", is.Entries, is.Bytes,
+			return fmt.Errorf("residency: counted %d entries of %d bytes, recorded are %d of %d", is.Entries, is.Bytes,
 				books.Entries, books.Bytes)
 		}
 	}
@@ -80,7 +80,7 @@ func (l *level[V]) check(c *Core[V], each func(*Held[V]) error) error {
 		listed++
 	}
 	if listed != l.count || dirty != l.count {
-		return fmt.Errorf("residency: %d dirty entries are listed and %d marked, the books say %d", listed, dirty, l.count)
+		return fmt.Errorf("residency: %d dirty entries are listed and %d marked, recorded are %d", listed, dirty, l.count)
 	}
 	return nil
 }

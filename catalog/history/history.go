@@ -212,8 +212,8 @@ func (h *History) Hurt(file string, err error) {
 
 func (h *History) hurt(file string, err error) {
 	h.damaged++
-	h.opt.Logger.Warn("a file of the catalog's versions is damaged: what it had is made anew from the catalog where it "+
-		"is still there", "file", file, "error", err)
+	h.opt.Logger.Warn("a file of the catalog's versions is damaged: its content is rebuilt from the catalog, as far as "+
+		"it is still there", "file", file, "error", err)
 }
 
 // Apply adds a version. It returns the head: the one before where nothing changed. An error means that the

@@ -80,7 +80,8 @@ func TestImportBadLines(t *testing.T) {
 	if s := stats(t, dir); s.Items != 1 {
 		t.Errorf("%d items before the bad line, want 1", s.Items)
 	}
-	out := imported(t, 0, `Going on at line 2[\s\S]* 6 lines: 3 created, 0 replaced, 0 deleted, 0 unchanged, 3 bad`, path,
+	out := imported(t, 0,
+		`Continuing at line 2[\s\S]* 6 lines: 3 created, 0 replaced, 0 deleted, 0 unchanged, 3 bad`, path,
 		"--on-error", "skip", "--data-dir", dir)
 	for _, want := range []string{":2: idd: unknown field", ":4: not JSON", ":5: id: 600 bytes"} {
 		if !strings.Contains(out, want) {
@@ -168,14 +169,14 @@ func TestImportIsResumed(t *testing.T) {
 	}
 	first := stats(t, dir).Items
 	out, _ = interruptImport(t, path, dir, syscall.SIGKILL)
-	if !strings.Contains(out, "Going on at line ") {
+	if !strings.Contains(out, "Continuing at line ") {
 		t.Fatalf("the second import does not go on:\n%s", out)
 	}
 	second := stats(t, dir).Items
 	if first == 0 || second <= first || second >= n {
 		t.Fatalf("%d items after the interrupt, %d after the kill, of %d: these were not in the middle", first, second, n)
 	}
-	imported(t, 0, `Going on at line \d+`, path, "--data-dir", dir)
+	imported(t, 0, `Continuing at line \d+`, path, "--data-dir", dir)
 	if s := stats(t, dir); s.Items != n {
 		t.Errorf("%d items, want %d", s.Items, n)
 	}

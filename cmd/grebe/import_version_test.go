@@ -163,11 +163,11 @@ func TestImportIsNotResumedInAnotherFileOrCatalog(t *testing.T) {
 		}
 	}
 	rewrite(`{"id":"b1"}`, `{"id":"b2"}`, `{"bad`) // as long and as old as before
-	if out := imported(t, 1, `items.ndjson:3`, path, "--data-dir", dir); strings.Contains(out, "Going on") {
+	if out := imported(t, 1, `items.ndjson:3`, path, "--data-dir", dir); strings.Contains(out, "Continuing") {
 		t.Errorf("another file is gone on with:\n%s", out)
 	}
 	rewrite(`{"id":"b1"}`, `{"id":"b2"}`, `{"id":"b3"}`) // the bad line is put right
-	imported(t, 0, `Going on at line 3[\s\S]*3 lines: 3 created`, path, "--data-dir", dir)
+	imported(t, 0, `Continuing at line 3[\s\S]*3 lines: 3 created`, path, "--data-dir", dir)
 	if s := stats(t, dir); s.Items != 5 {
 		t.Errorf("%d items, want 5", s.Items)
 	}
@@ -175,7 +175,7 @@ func TestImportIsNotResumedInAnotherFileOrCatalog(t *testing.T) {
 	url, c, _ := versioned(t)
 	rewrite(`{"id":"c1"}`, stop)
 	imported(t, 1, `items.ndjson:2`, path, "--server", url)
-	imported(t, 1, `Going on at line 2`, path, "--server", url)
+	imported(t, 1, `Continuing at line 2`, path, "--server", url)
 	// Another catalog behind the same address: nothing was imported into it.
 	other, err := catalog.Open(filepath.Join(t.TempDir(), "catalog"), catalog.Options{})
 	if err != nil {

@@ -95,7 +95,7 @@ func killedOnce(t *testing.T, met func() bool, args ...string) {
 	<-ended
 }
 
-var goingOn = regexp.MustCompile(`Going on at line (\d+)`)
+var goingOn = regexp.MustCompile(`Continuing at line (\d+)`)
 
 // An import that is killed at random moments and run again leaves the catalog of one that is left alone. What was
 // durable stays, and the import goes on behind records that are.

@@ -17,7 +17,7 @@ func (t *Tree[V]) Check() error {
 		}
 	}
 	if nodes != t.nodes {
-		return fmt.Errorf("radix: %d nodes, the books say %d", nodes, t.nodes)
+		return fmt.Errorf("radix: %d nodes, recorded are %d", nodes, t.nodes)
 	}
 	return nil
 }
