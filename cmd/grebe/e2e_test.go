@@ -364,28 +364,25 @@ func sameResults(t *testing.T, a, b string) bool {
 	return true
 }
 
-// The curl lines that the demo prints must work: they are run here, as requests.
-func TestDemoPrintsLinesThatWork(t *testing.T) {
+// The curl commands that the demo prints must work: they are run here, as requests. A body in quotes may have several
+// lines.
+func TestDemoPrintsCommandsThatWork(t *testing.T) {
 	var out bytes.Buffer
 	r := startDemo(t, &out)
 	tried := 0
-	for line := range strings.Lines(out.String()) {
-		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "curl -s "+r.http)
-		if !ok {
-			continue
+	for _, command := range strings.Split(out.String(), "curl -s "+r.http)[1:] {
+		path, rest, _ := strings.Cut(command, " -d '")
+		body, _, closed := strings.Cut(rest, "'\n")
+		if !closed {
+			t.Errorf("the quote is not closed in %s", command)
 		}
-		path, body, post := strings.Cut(rest, " -d '")
-		method := "GET"
-		if post {
-			method = "POST"
-		}
-		if code, answer := r.get(t, method, path, strings.TrimSuffix(body, "'")); code != 200 {
-			t.Errorf("%s is %d: %s", line, code, answer)
+		if code, answer := r.get(t, "POST", path, body); code != 200 {
+			t.Errorf("%s with %s is %d: %s", path, body, code, answer)
 		}
 		tried++
 	}
 	if tried != 4 || !strings.Contains(out.String(), "invented") {
-		t.Errorf("%d curl lines, want 4, and that the shop is invented, in\n%s", tried, out.String())
+		t.Errorf("%d curl commands, want 4, and that the shop is invented, in\n%s", tried, out.String())
 	}
 	if exit := r.stop(t); exit != cli.Done {
 		t.Errorf("after SIGTERM the demo exits with %d, want 0", exit)
