@@ -3,6 +3,7 @@ package ahead
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"grebe/reuse"
@@ -143,8 +144,9 @@ func (m *model) list(ctx context.Context, cache *reuse.Cache,
 	index := map[string]int32{}
 	err = cache.Idle(ctx, func() error {
 		list = reuse.Listed{Item: m.opt.Catalog.Item}
-		for e := range m.opt.Catalog.All() {
-			if id := e.Item.ID; mine == nil || mine(id) {
+		for e := range m.opt.Catalog.Scan() {
+			if mine == nil || mine(e.Item.ID) {
+				id := strings.Clone(e.Item.ID)
 				index[id] = int32(len(list.IDs))
 				list.IDs = append(list.IDs, id)
 			}

@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -197,6 +198,26 @@ func (c *Catalog) Lookup(id string) (it *prompt.Item, version uint64, ok bool) {
 		return nil, 0, false
 	}
 	return items.decode(e, id), e.version, true
+}
+
+// Match calls f with an item that it MUST NOT keep, and returns what f returned; false: there is no such item. It
+// allocates nothing, for callers that ask for many items that nobody has read lately.
+func (c *Catalog) Match(id string, f func(*prompt.Item) bool) bool {
+	c.mu.RLock()
+	e, ok := c.items.look(id)
+	c.mu.RUnlock()
+	if !ok {
+		return false
+	}
+	s := scratches.Get().(*scratch)
+	if err := s.read(e.record); err != nil { // it was made or checked when it came
+		panic(fmt.Sprintf("catalog: item %q: %v", id, err))
+	}
+	matches := f(&s.item)
+	s.forget()
+	scratches.Put(s)
+	runtime.KeepAlive(e.block)
+	return matches
 }
 
 // User returns a user. The caller MUST NOT change it.

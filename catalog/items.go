@@ -57,6 +57,7 @@ const (
 	tableOffHeap  = 1 << 10 // slots of a table that is not
 
 	recentItems = 1 << 14
+	recentBytes = 8 << 10 // of a record: what is remembered is not counted in Options.MaxMemory
 )
 
 // block has records. It is unmapped when nothing reaches it any more.
@@ -124,14 +125,16 @@ func (e *itemEntry) item() *prompt.Item {
 	return it
 }
 
-// decode is item, and remembers the last few thousands.
+// decode is item, and remembers the last few thousands that are not large.
 func (s *items) decode(e itemEntry, id string) *prompt.Item {
 	r := &s.recent[e.version%recentItems]
 	if d := r.Load(); d != nil && d.version == e.version && d.item.ID == id {
 		return d.item
 	}
 	it := e.item()
-	r.Store(&decoded{it, e.version})
+	if len(e.record) <= recentBytes {
+		r.Store(&decoded{it, e.version})
+	}
 	return it
 }
 
@@ -298,7 +301,11 @@ func (s *items) grow(size int) (number uint64) {
 		panic(fmt.Sprintf("catalog: more than %d blocks of items", 1<<blockBits-1))
 	}
 	if size <= want {
+		last := s.tail
 		s.tail = number
+		if last != 0 {
+			s.check(last)
+		}
 	}
 	return number
 }
@@ -324,9 +331,15 @@ func (s *items) lose(slot uint64, e *itemEntry) {
 	b := e.block
 	b.dead += size
 	s.bytes -= size
-	if !b.full && 2*b.dead > b.used && 2*b.used > len(b.bytes) {
+	s.check(slot >> placeBits & (1<<blockBits - 1))
+}
+
+// check lists a block that is mostly garbage, unless records still go to it and it has room.
+func (s *items) check(number uint64) {
+	b := s.blocks[number]
+	if !b.full && 2*b.dead > b.used && (number != s.tail || 2*b.used > len(b.bytes)) {
 		b.full = true
-		s.sparse = append(s.sparse, slot>>placeBits&(1<<blockBits-1))
+		s.sparse = append(s.sparse, number)
 	}
 }
 

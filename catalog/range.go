@@ -136,14 +136,23 @@ func (c *Catalog) Search(query string, limit int) (found []*prompt.Item, more bo
 	more = c.items.n > maxSearched
 	c.mu.RUnlock()
 	defer all.free()
-	for e := range all.entries() {
-		if e.hasWords(words) {
-			found = append(found, e.item())
+	type hit struct {
+		id string
+		at int
+	}
+	var hits []hit // only those that are returned are decoded
+	for i := range all.slots {
+		if e := all.entry(i); e.hasWords(words) {
+			hits = append(hits, hit{e.id(), i})
 		}
 	}
-	slices.SortFunc(found, func(a, b *prompt.Item) int { return cmp.Compare(a.ID, b.ID) })
-	if len(found) > limit {
-		return found[:limit], true
+	slices.SortFunc(hits, func(a, b hit) int { return cmp.Compare(a.id, b.id) })
+	if len(hits) > limit {
+		hits, more = hits[:limit], true
+	}
+	for _, h := range hits {
+		e := all.entry(h.at)
+		found = append(found, e.item())
 	}
 	return found, more
 }

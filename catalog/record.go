@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync"
 	"unsafe"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -314,9 +315,18 @@ func (s *scratch) read(r record) error {
 		strings := r[k : k+int(n)]
 		p = player{strings: unsafe.String(unsafe.SliceData(strings), len(strings)), numbers: r[k+int(n):]}
 	}
-	clear(s.attributes)
-	s.values = s.values[:0]
+	s.forget()
 	return s.decode(&p)
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// forget lets go of the memory of the record that was read.
+func (s *scratch) forget() {
+	s.item = prompt.Item{}
+	clear(s.attributes)
+	clear(s.values)
+	s.values = s.values[:0]
 }
 
 func (s *scratch) decode(p *player) error {

@@ -511,11 +511,15 @@ func (s *Service) eligible(m *hstu.Model, only filter.Filter) func(row int32) bo
 	if known == 0 && len(only) == 0 {
 		return nil
 	}
+	view := s.view(nil)
 	return func(row int32) bool {
 		if known == 0 {
 			return false
 		}
-		it, ok := s.item(nil, m.Name(row))
+		if view == nil {
+			return s.catalog.Match(m.Name(row), func(it *prompt.Item) bool { return only.Matches(it.Attributes) })
+		}
+		it, ok := view.Item(s.catalog, m.Name(row))
 		return ok && only.Matches(it.Attributes)
 	}
 }
