@@ -318,13 +318,21 @@ func (e *Engine) run(jobs []*Job, out []Outcome, pause func()) {
 		case errors.Is(err, ErrNoMemory):
 			err = e.runSmaller(left[:n], start)
 		case n > 1 && anyBlends(left[:n]):
-			for i := range n { // what stands in for tokens is known late, and one job's may be wrong: the others are answered
-				left[i].again()
-				_ = e.runTasks(left[i:i+1], start) // its outcome has it
-			}
+			e.runApart(left[:n], start)
 		}
-		e.room.ran(n, err)
+		if !anyAlone(left[:n]) {
+			e.room.ran(n, err)
+		}
 		left = left[n:]
+	}
+}
+
+// runApart runs tasks again one by one: what stands in for tokens is known late, and one job's may be wrong. The others
+// are answered.
+func (e *Engine) runApart(tasks []task, start time.Time) {
+	for i := range tasks {
+		tasks[i].again()
+		_ = e.runTasks(tasks[i:i+1], start) // its outcome has it
 	}
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"grebe/compute"
@@ -54,11 +55,22 @@ func (e *Engine) runSmaller(tasks []task, start time.Time) error {
 		tasks[i].again()
 	}
 	err := e.runTasks(tasks, start)
-	if !errors.Is(err, ErrNoMemory) || errors.Is(err, ErrLost) || len(tasks) == 1 {
+	switch {
+	case err == nil || errors.Is(err, ErrLost) || len(tasks) == 1:
 		return err // which the outcomes have
+	case !errors.Is(err, ErrNoMemory):
+		if anyBlends(tasks) {
+			e.runApart(tasks, start)
+		}
+		return err
 	}
 	half := len(tasks) / 2
 	_ = e.runSmaller(tasks[:half], start)
 	_ = e.runSmaller(tasks[half:], start)
 	return err
+}
+
+// anyAlone reports whether a task found no memory by itself: that says nothing of how many jobs batches may have.
+func anyAlone(tasks []task) bool {
+	return slices.ContainsFunc(tasks, func(t task) bool { return errors.Is(t.out.Err, ErrNoMemory) })
 }

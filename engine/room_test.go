@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -136,5 +137,68 @@ func TestBatchesAreSmallerForAWhile(t *testing.T) {
 	}
 	if want := []int{40}; !slices.Equal(dev.batches, want) {
 		t.Errorf("with memory again batches of %v tokens, want %v", dev.batches, want)
+	}
+}
+
+// A job that finds no memory alone says nothing of batches: those of others stay as large as they were.
+func TestOneLargeJobDoesNotMakeBatchesSmaller(t *testing.T) {
+	dev := &crowded{Device: oneThread(t), room: 60}
+	e := newTiny(t, dev, "f32", Options{})
+	large := &Job{Plan: user(slices.Repeat([]int32{7}, 62)...), Hidden: []int{0}}
+	run := func(more ...*Job) []Outcome {
+		all := more
+		for i := range 8 {
+			all = append(all, &Job{Plan: user(int32(i), 2, 3, 4, 5), Hidden: []int{0}})
+		}
+		out := make([]Outcome, len(all))
+		dev.batches = nil
+		e.Run(all, out)
+		return out
+	}
+	for range 3 {
+		if out := run(large); !errors.Is(out[0].Err, ErrNoMemory) || out[1].Err != nil {
+			t.Fatal(out[0].Err, out[1].Err)
+		}
+	}
+	if run(); !slices.Equal(dev.batches, []int{40}) {
+		t.Errorf("batches of %v tokens, want one of 40", dev.batches)
+	}
+}
+
+// blender is a runner of crowded that blends.
+type blender struct {
+	compute.Blender
+	of *crowdedRunner
+}
+
+func (r blender) Begin(b *compute.Batch) error { return r.of.Begin(b) }
+func (r blender) Trim()                        { r.of.Trim() }
+
+type crowdedBlender struct{ *crowded }
+
+func (c crowdedBlender) Open(s compute.Shape, rows int) (compute.Runner, error) {
+	r, err := c.Device.Open(s, rows)
+	if err != nil {
+		return nil, err
+	}
+	return blender{r.(compute.Blender), &crowdedRunner{r, c.crowded}}, nil
+}
+
+// A part that is not where its job says fails that job alone, also in a batch that found no memory before.
+func TestOneBadPartFailsItsOwnJobWithoutMemory(t *testing.T) {
+	dev := crowdedBlender{&crowded{Device: oneThread(t), room: 1 << 20}}
+	e := newTiny(t, dev, "f32", Options{Multiple: 1})
+	r := rand.New(rand.NewPCG(8, 8))
+	one, bad, two := newOrdinary(t, e, r), newOrdinary(t, e, r), newOrdinary(t, e, r)
+	wrong := bad.parts()
+	wrong[1].First = 5
+	jobs := []*Job{one.job(&Blend{Parts: one.parts()}), bad.job(&Blend{Parts: wrong}), two.job(nil)}
+	out := make([]Outcome, len(jobs))
+	dev.kept = dev.room - 10
+	e.Run(jobs, out)
+	for i := range out {
+		if (out[i].Err != nil) != (i == 1) || dev.trims == 0 {
+			t.Errorf("job %d, after %d trims: %v", i, dev.trims, out[i].Err)
+		}
 	}
 }

@@ -36,8 +36,14 @@ type sequence struct {
 	unknown int     // other events
 }
 
-// mostSequenced is the most events that sequences has, of 4 bytes each.
-const mostSequenced = 32 << 20
+// mostSequenced is the most events that sequences has, of 4 bytes each. A user counts as perUser of them besides: what
+// is kept of a user with few events is far more than these.
+const (
+	mostSequenced = 32 << 20
+	perUser       = 48
+)
+
+func (s *sequence) size() int { return perUser + len(s.tokens) }
 
 // get returns a sequence of a stored user, which MUST NOT be changed, and the user's events behind those that it is of.
 func (q *sequences) get(u *grebev1.User) (s *sequence, rest []*grebev1.Event, ok bool) {
@@ -65,14 +71,16 @@ func (q *sequences) put(u *grebev1.User, s *sequence) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.remove(q.byUser[u.Id])
-	if len(s.tokens) > q.most {
+	if s.size() > q.most {
 		return
 	}
 	if q.byUser == nil {
 		q.byUser = map[string]*list.Element{}
 	}
-	q.byUser[u.Id] = q.used.PushFront(&remembered{u, *s})
-	for q.events += len(s.tokens); q.events > q.most; {
+	own := *s
+	own.tokens = slices.Clone(s.tokens) // which may have room for all events whose items are not known
+	q.byUser[u.Id] = q.used.PushFront(&remembered{u, own})
+	for q.events += s.size(); q.events > q.most; {
 		q.remove(q.used.Back())
 	}
 }
@@ -93,5 +101,5 @@ func (q *sequences) remove(e *list.Element) {
 	}
 	r := q.used.Remove(e).(*remembered)
 	delete(q.byUser, r.user.Id)
-	q.events -= len(r.tokens)
+	q.events -= r.size()
 }

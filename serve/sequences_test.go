@@ -55,8 +55,8 @@ func TestStoredEventsAreReadOnce(t *testing.T) {
 	if n := rank().Usage.UserTokens; n != 7+1+3 { // the spoilt ones are unknown now
 		t.Errorf("with an event ahead of the others the user has %d, want 11: those that are known", n)
 	}
-	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 1 || r.known.events != 7+1 {
-		t.Errorf("%d users with %d events are remembered, want one with 8", len(r.known.byUser), r.known.events)
+	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 1 || r.known.events != 7+1+perUser {
+		t.Errorf("%d users with a size of %d are remembered, want one with 8 events", len(r.known.byUser), r.known.events)
 	}
 	must(t, w.cached.ForgetUser("u"))
 	if r := w.cached.models["m"].serving().reads().(*events); len(r.known.byUser) != 0 || r.known.events != 0 {
@@ -90,7 +90,7 @@ func TestReadingNewEventsAllocatesTheSame(t *testing.T) {
 
 // The least recently used sequences leave when there are too many events.
 func TestSequencesAreBounded(t *testing.T) {
-	q := sequences{most: 10}
+	q := sequences{most: 10 + 3*perUser}
 	users := map[string]*grebev1.User{}
 	put := func(id string, n int) {
 		users[id] = &grebev1.User{Id: id}
@@ -102,13 +102,27 @@ func TestSequencesAreBounded(t *testing.T) {
 		t.Fatal("a is not remembered")
 	}
 	put("c", 4)
-	put("d", 11)
+	put("d", 11+2*perUser)
 	for id, want := range map[string]bool{"a": true, "b": false, "c": true, "d": false} {
 		if _, _, ok := q.get(users[id]); ok != want {
 			t.Errorf("%s is remembered: %v, want %v", id, ok, want)
 		}
 	}
-	if q.events != 8 || q.used.Len() != 2 || len(q.byUser) != 2 {
-		t.Errorf("%d events of %d users, want 8 of 2", q.events, q.used.Len())
+	if q.events != 8+2*perUser || q.used.Len() != 2 || len(q.byUser) != 2 {
+		t.Errorf("a size of %d, of %d users, want 8 events of 2", q.events, q.used.Len())
+	}
+}
+
+// Users whose items are all unknown to the model count, too, and leave.
+func TestUsersWithoutKnownEventsAreBounded(t *testing.T) {
+	q := sequences{most: 3 * perUser}
+	for i := range 100 {
+		q.put(&grebev1.User{Id: fmt.Sprint(i)}, &sequence{tokens: make([]int32, 0, 1000), unknown: 1000})
+	}
+	if q.used.Len() != 3 || len(q.byUser) != 3 {
+		t.Errorf("%d users are remembered, want 3", q.used.Len())
+	}
+	if r := q.used.Front().Value.(*remembered); cap(r.tokens) != 0 {
+		t.Errorf("room for %d events is kept, of a user with none that is known", cap(r.tokens))
 	}
 }
