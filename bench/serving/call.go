@@ -25,24 +25,30 @@ func (c *client) call(ctx context.Context, method, path string, body []byte, out
 }
 
 func (c *client) get(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.o.URL+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode/100 != 2 {
-		err = &refused{resp.StatusCode, text}
+	status, text, err := c.do(ctx, method, path, body)
+	if err == nil && status/100 != 2 {
+		err = &refused{status, text}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	return text, nil
+}
+
+// do sends a body and returns the answer, whatever its status is.
+func (c *client) do(ctx context.Context, method, path string, body []byte) (status int, text []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.o.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	text, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, text, err
 }
 
 // metrics returns the server's metrics by name, each the sum over its labels.

@@ -7,12 +7,10 @@
 package serving
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -252,21 +250,11 @@ func (c *client) ask(ctx context.Context, i int, deadline time.Duration) error {
 
 // post sends a body and returns the answer.
 func (c *client) post(ctx context.Context, path string, body []byte, want ...int) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.o.URL+path, bytes.NewReader(body))
+	status, text, err := c.do(ctx, http.MethodPost, path, body)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, err
-	}
-	return text, checkStatus(resp.StatusCode, text, want...)
+	return text, checkStatus(status, text, want...)
 }
 
 // account reads an answer.
