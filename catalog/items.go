@@ -57,7 +57,6 @@ const (
 	tableOffHeap  = 1 << 10 // slots of a table that is not
 
 	recentItems = 1 << 14
-	recentBytes = 8 << 10 // of a record: what is remembered is not counted in Options.MaxMemory
 )
 
 // block has records. It is unmapped when nothing reaches it any more.
@@ -125,16 +124,14 @@ func (e *itemEntry) item() *prompt.Item {
 	return it
 }
 
-// decode is item, and remembers the last few thousands that are not large.
+// decode is item, and remembers the last few thousands, of any size: a history may name a long item ten thousand times.
 func (s *items) decode(e itemEntry, id string) *prompt.Item {
 	r := &s.recent[e.version%recentItems]
 	if d := r.Load(); d != nil && d.version == e.version && d.item.ID == id {
 		return d.item
 	}
 	it := e.item()
-	if len(e.record) <= recentBytes {
-		r.Store(&decoded{it, e.version})
-	}
+	r.Store(&decoded{it, e.version})
 	return it
 }
 
