@@ -117,7 +117,6 @@ type summing struct {
 	r     compute.STU
 	table *rowTable
 	cache *rowCache
-	pages []compute.Block
 	size  int // rows of the largest batch
 	kv    compute.Block
 	shape compute.Shape
