@@ -194,7 +194,9 @@ func (c *Client) Resume() { c.s.change(func() { c.stalled = false }) }
 
 // Close ends the client's watches and renewals.
 func (c *Client) Close() error {
+	c.s.mu.Lock()
 	c.stop()
+	c.s.mu.Unlock()
 	c.wait.Wait()
 	return nil
 }
@@ -303,8 +305,12 @@ func (c *Client) Watch(ctx context.Context, prefix string) <-chan coord.Event {
 	out := make(chan coord.Event)
 	w := &watch{c: c, prefix: prefix}
 	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.ctx.Err() != nil { // Close may wait already
+		close(out)
+		return out
+	}
 	c.s.watches[w] = struct{}{}
-	c.s.mu.Unlock()
 	c.wait.Go(func() {
 		defer close(out)
 		defer c.s.change(func() { delete(c.s.watches, w) })
