@@ -32,13 +32,13 @@ struct __align__(16) Job {
 
 #define CLAIMED 0xffffffffu // no valid entry: who finds a row missing takes it
 
-// Returns where a row is cached, or 0.
+// Returns where a row is cached, or 0. It has no branches, so that loads of several calls are in flight at once.
 DEVICE u64 row_of(const Table& t, u32 id) {
-  if (id >= t.rows) return 0;
-  u32 e = t.entries[id], epoch = e >> t.slot_bits, slot = e & ((1u << t.slot_bits) - 1);
+  bool known = id < t.rows;
+  u32 e = t.entries[known ? id : 0], epoch = e >> t.slot_bits, slot = e & ((1u << t.slot_bits) - 1);
   Page p = t.pages[slot >> t.page_bits];
-  if (epoch == 0 || p.epoch != epoch || e == CLAIMED) return 0;
-  return (u64)p.base + (u64)(slot & ((1u << t.page_bits) - 1)) * t.words * 16;
+  bool valid = known & (epoch != 0) & (p.epoch == epoch) & (e != CLAIMED);
+  return valid ? (u64)p.base + (u64)(slot & ((1u << t.page_bits) - 1)) * t.words * 16 : 0;
 }
 
 // Place divides places among rows that lie one behind the other by their length: a division is slower than a load here.
@@ -61,4 +61,9 @@ DEVICE u64 shuffle_u64(u64 v, int lane) {
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(low) : "r"((u32)v), "r"(lane));
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(high) : "r"((u32)(v >> 32)), "r"(lane));
   return (u64)high << 32 | low;
+}
+DEVICE int shuffle_int(int v, int lane) {
+  int y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(y) : "r"(v), "r"(lane));
+  return y;
 }

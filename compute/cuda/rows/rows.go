@@ -350,8 +350,12 @@ func (r *Cache) Gather(s *driver.Stream, j *Jobs) error {
 // Pool writes the sum of each bag's rows. Rows that are not cached add nothing.
 func (r *Cache) Pool(s *driver.Stream, j *Jobs) error {
 	r.args.Reset().Ptr(r.specs).Ptr(j.dev)
-	return r.launch(s, r.pool, r.share(j, 32*j.most), max(1, j.n))
+	return r.launch(s, r.pool, r.over(32*j.most, max(1, poolBlocks/max(1, j.n))), max(1, j.n))
 }
+
+// poolBlocks are how many blocks of a launch per multiprocessor have bags at most. With more bags a warp takes several
+// at a time.
+const poolBlocks = 32
 
 // share returns the blocks of each job, of which the largest has work for n threads.
 func (r *Cache) share(j *Jobs, n int) int { return r.over(n, (32+j.n)/max(1, j.n)) }
