@@ -23,9 +23,11 @@ const (
 	retrieveWarps  = 8  // of a block
 	retrieveStage  = retrieveTile * (2*retrieveChunk + 16)
 	retrieveList   = 16384
-	retrieveRoom   = retrieveList - compute.MaxHits // of a list, for keys of a part
-	retrieveStatic = 8 << 10                        // most shared memory besides queries and stages
-	retrieveSort   = 1024                           // threads that find the best of a list
+	retrieveOwn    = 10240 // keys of a list in places of blocks
+	retrieveShared = compute.MaxHits + retrieveOwn
+	retrieveRoom   = retrieveList - retrieveShared // for keys that blocks have no place for
+	retrieveStatic = 8 << 10                       // most shared memory besides queries and stages
+	retrieveSort   = 1024                          // threads that find the best of a list
 )
 
 // retrieveAsk is Ask of the kernel, retrieveState its State and retrieveCounts its Counts.
@@ -38,6 +40,7 @@ type retrieveAsk struct {
 type retrieveState struct {
 	bound        [compute.MaxQueries]uint64
 	kept, broken [compute.MaxQueries]uint32
+	listed       [compute.MaxQueries]uint32
 	failed       uint32
 	_            [15]uint32
 }
@@ -51,7 +54,7 @@ const retrieveParts = 40
 type retrieved struct {
 	state  retrieveState
 	counts [retrieveParts]retrieveCounts
-	best   [compute.MaxQueries][compute.MaxHits]uint64
+	best   [compute.MaxQueries][compute.MaxHits]compute.Hit
 }
 
 const (
@@ -70,6 +73,7 @@ type retrieval struct {
 	out    *driver.Host // a retrieved
 	outDev driver.Ptr
 	lists  driver.Ptr
+	owns   driver.Ptr   // [compute.MaxQueries][blocks]: keys in places of blocks
 	in     *driver.Host // what queries are: asks, vectors, items that are left out or allowed
 	inDev  driver.Ptr
 	room   int // bytes of in
@@ -224,7 +228,12 @@ func (r *retrieval) open(d *device) (err error) {
 		}
 	}
 	if r.lists == 0 {
-		r.lists, err = d.alloc(8 * retrieveList * compute.MaxQueries)
+		if r.lists, err = d.alloc(8 * retrieveList * compute.MaxQueries); err != nil {
+			return err
+		}
+	}
+	if r.owns == 0 {
+		r.owns, err = d.alloc(4 * d.c.Info().Processors * compute.MaxQueries)
 	}
 	return err
 }
@@ -420,14 +429,14 @@ func (s *retrieveScan) careful(from int) error {
 		if err := s.wait(); err != nil {
 			return err
 		}
-		most := slices.Max(s.results().counts[0].added[:len(s.queries)])
+		most := slices.Max(s.results().state.listed[:len(s.queries)])
 		switch {
 		case s.results().state.failed > 0 && size <= least:
 			return errors.New("a list overflowed that has room for all")
 		case s.results().state.failed > 0:
 			size = max(least, size/2)
 			continue
-		case most < retrieveRoom/4:
+		case most < retrieveList/4:
 			size *= 2
 		}
 		from = to
@@ -444,7 +453,7 @@ func (s *retrieveScan) part(number, slot, from, to int, dense bool) error {
 	if to == s.groups*retrieveGroup {
 		best = s.r.outDev.At(bestAt)
 	}
-	a := s.r.args.Reset().Ptr(s.v.data).Ptr(s.asked).Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(s.r.lists)
+	a := s.r.args.Reset().Ptr(s.v.data).Ptr(s.asked).Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(s.r.lists).Ptr(s.r.owns)
 	a.Ptr(counts)
 	a.Int(s.v.items).Int(s.v.chunks).Int(len(s.queries)).Int(s.groups).Int(s.step).Int(from).Int(to).Int(size)
 	l := s.launch
@@ -452,7 +461,8 @@ func (s *retrieveScan) part(number, slot, from, to int, dense bool) error {
 	if err := s.scan.Launch(s.r.stream, l, a); err != nil {
 		return err
 	}
-	a = s.r.args.Reset().Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(counts).Ptr(s.r.lists).Ptr(best).Int(number).Int(size)
+	a = s.r.args.Reset().Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(counts).Ptr(s.r.lists).Ptr(s.r.owns).Ptr(best)
+	a.Int(number).Int(size).Int(l.Grid[0])
 	return s.best.Launch(s.r.stream, driver.Launch{Grid: [3]int{len(s.queries)}, Block: [3]int{retrieveSort}}, a)
 }
 
@@ -490,9 +500,7 @@ func (s *retrieveScan) take() {
 	for i := range s.queries {
 		q, n := &s.queries[i], int(r.state.kept[i])
 		q.Broken, q.Hits, hits = int(r.state.broken[i]), hits[:n:n], hits[n:]
-		for j, key := range r.best[i][:n] {
-			q.Hits[j] = hitOf(key)
-		}
+		copy(q.Hits, r.best[i][:n])
 	}
 }
 
@@ -508,16 +516,6 @@ func keyOf(h compute.Hit) uint64 {
 		b |= 1 << 31
 	}
 	return uint64(b)<<32 | uint64(^uint32(h.Item))
-}
-
-func hitOf(key uint64) compute.Hit {
-	b := uint32(key >> 32)
-	if b>>31 == 1 {
-		b &= 1<<31 - 1
-	} else {
-		b = ^b
-	}
-	return compute.Hit{Item: int32(^uint32(key)), Score: math.Float32frombits(b)}
 }
 
 var _ compute.Retriever = (*device)(nil)

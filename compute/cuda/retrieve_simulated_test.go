@@ -41,17 +41,20 @@ func fromBF16(v uint16) float32 { return math.Float32frombits(uint32(v) << 16) }
 
 func (x *retriever) scan(l *drivertest.Launch) {
 	number := func(i int) int { return int(int32(l.Args[i])) }
-	rows, chunks, count, groups, step := number(6), number(7), number(8), number(9), number(10)
-	first, end, dense := number(11), number(12), number(13) != 0
+	rows, chunks, count, groups, step := number(7), number(8), number(9), number(10), number(11)
+	first, end, dense := number(12), number(13), number(14) != 0
 	width := chunks * retrieveChunk
 	wide, _ := strconv.Atoi(l.Defines["QUERIES"])
 	x.defines = l.Defines
 	asks, state := sliceAt[retrieveAsk](x.g, l.Args[2], count), at[retrieveState](x.g, l.Args[3])
-	lists, counts := sliceAt[uint64](x.g, l.Args[4], count*retrieveList), at[retrieveCounts](x.g, l.Args[5])
+	lists, counts := sliceAt[uint64](x.g, l.Args[4], count*retrieveList), at[retrieveCounts](x.g, l.Args[6])
+	blocks := l.Grid[0]
+	owns, room := sliceAt[uint32](x.g, l.Args[5], count*blocks), retrieveOwn/blocks
 	queries := sliceAt[uint16](x.g, l.Args[1], wide*width)
 	if state.failed != 0 {
 		return
 	}
+	clear(owns)
 	for place := first; place < end; place++ {
 		tile := place/retrieveGroup*step%groups*retrieveGroup + place%retrieveGroup
 		for i := range retrieveTile {
@@ -70,8 +73,14 @@ func (x *retriever) scan(l *drivertest.Launch) {
 				case dense:
 					lists[q*retrieveList+(place-first)*retrieveTile+i] = key
 				default:
+					block := (place - first) / retrieveWarps % blocks
+					if own := &owns[q*blocks+block]; int(*own) < room {
+						lists[q*retrieveList+compute.MaxHits+block*room+int(*own)] = key
+						*own++
+						continue
+					}
 					if at := int(counts.added[q]); at < retrieveRoom {
-						lists[q*retrieveList+int(state.kept[q])+at] = key
+						lists[q*retrieveList+retrieveShared+at] = key
 					}
 					counts.added[q]++
 				}
@@ -109,16 +118,24 @@ func (x *retriever) best(l *drivertest.Launch) {
 	}
 	x.parts++
 	if slices.Max(counts.added[:count]) > retrieveRoom {
-		state.failed = uint32(l.Args[5])
+		state.failed = uint32(l.Args[6])
 		x.failed++
 		return
 	}
+	blocks := int(int32(l.Args[8]))
+	owns, room := sliceAt[uint32](x.g, l.Args[4], count*blocks), retrieveOwn/blocks
 	for q := range count {
-		list, n := lists[q*retrieveList:][:retrieveList], int(int32(l.Args[6]))
-		if n == 0 {
-			n = int(state.kept[q] + counts.added[q])
+		list, keys := lists[q*retrieveList:][:retrieveList], []uint64(nil)
+		if n := int(int32(l.Args[7])); n > 0 {
+			keys = slices.DeleteFunc(slices.Clone(list[:n]), func(k uint64) bool { return k == 0 })
+		} else {
+			keys = append(keys, list[:state.kept[q]]...)
+			for b, n := range owns[q*blocks : (q+1)*blocks] {
+				keys = append(keys, list[compute.MaxHits+b*room:][:n]...)
+			}
+			keys = append(keys, list[retrieveShared:][:counts.added[q]]...)
 		}
-		keys := slices.DeleteFunc(slices.Clone(list[:n]), func(k uint64) bool { return k == 0 })
+		state.listed[q] = uint32(len(keys))
 		slices.SortFunc(keys, func(a, b uint64) int { return -compareKeys(a, b) })
 		keys = keys[:min(len(keys), int(asks[q].k))]
 		copy(list, keys)
@@ -127,12 +144,24 @@ func (x *retriever) best(l *drivertest.Launch) {
 			state.bound[q] = keys[len(keys)-1]
 		}
 		state.broken[q] += counts.broken[q]
-		if l.Args[4] != 0 {
-			out := sliceAt[uint64](x.g, l.Args[4]+uint64(8*q*compute.MaxHits), compute.MaxHits)
-			clear(out)
-			copy(out, keys)
+		if l.Args[5] != 0 {
+			out := sliceAt[compute.Hit](x.g, l.Args[5]+uint64(8*q*compute.MaxHits), compute.MaxHits)
+			for i, k := range keys {
+				out[i] = hitOf(k)
+			}
 		}
 	}
+}
+
+// hitOf is hit_of of the kernel.
+func hitOf(key uint64) compute.Hit {
+	b := uint32(key >> 32)
+	if b>>31 == 1 {
+		b &= 1<<31 - 1
+	} else {
+		b = ^b
+	}
+	return compute.Hit{Item: int32(^uint32(key)), Score: math.Float32frombits(b)}
 }
 
 func compareKeys(a, b uint64) int {

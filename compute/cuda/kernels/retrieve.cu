@@ -11,7 +11,11 @@
 // part are listed, at their items' places. Parts take groups of items from all over the catalog, so that a catalog in
 // the order of its scores is as good as any.
 //
-// If a list of LIST keys would be too small for any query, retrieve_best keeps nothing of that part for any of them and
+// A list has three places: for the MOST keys that were kept, for keys of each block of a scan, which counts its own in
+// shared memory, and for keys of all blocks. What a block has no room for goes to the last, by a counter that all blocks
+// share: many at a time would wait for each other there.
+//
+// If the last place would be too small for any query, retrieve_best keeps nothing of that part for any of them and
 // says so in State.failed; kernels behind it do nothing. The host then goes on from that part, in pieces that fit.
 //
 // A warp computes TILE items × QUERIES queries at a time. It copies the items' vectors to a ring of its own in shared
@@ -33,7 +37,9 @@
 #define QUEUE 64
 #define LIST 16384
 #define MOST 1024 // largest k
-#define ROOM (LIST - MOST)
+#define OWN 10240 // keys that the blocks have room for
+#define SHARED (MOST + OWN)
+#define ROOM (LIST - SHARED)
 #define ALL 64 // queries that State has room for
 #define BLOCKS (QUERIES / 8)
 #define SORT 1024 // threads of retrieve_best
@@ -52,12 +58,13 @@ struct State { // of a search, zero before it
   u64 bound[ALL];
   u32 kept[ALL];
   u32 broken[ALL]; // scores that are no finite numbers
+  u32 listed[ALL]; // keys of the last part
   u32 failed;
   u32 pad[15];
 };
 
 struct Counts { // of a part, zero before it
-  u32 added[ALL];
+  u32 added[ALL]; // to the places of all blocks
   u32 broken[ALL];
 };
 
@@ -67,6 +74,7 @@ struct Scan {
   const Ask* asks;
   State* state;
   u64* lists; // [count][LIST]
+  u32* owns;  // [count][blocks]: keys in a block's own place
   int rows, chunks, count;
   int groups, step; // of tiles; neighbours in the order of a scan are step groups apart
 };
@@ -223,12 +231,18 @@ struct Queue {
   int* queries;
   int n;
 
-  DEVICE void flush(const Scan& s, Counts* counts) {
+  DEVICE void flush(const Scan& s, Counts* counts, u32* added) {
     int lane = threadIdx.x & 31;
     if (lane < n) {
       int q = queries[lane];
-      u32 at = add_global(&counts->added[q], 1);
-      if (at < ROOM) s.lists[(u64)q * LIST + s.state->kept[q] + at] = keys[lane];
+      u64* list = s.lists + (u64)q * LIST;
+      u32 room = OWN / gridDim.x, at = add_shared(&added[q], 1);
+      if (at < room) {
+        list[MOST + blockIdx.x * room + at] = keys[lane];
+      } else {
+        at = add_global(&counts->added[q], 1);
+        if (at < ROOM) list[SHARED + at] = keys[lane];
+      }
     }
     __syncwarp();
     u64 key = 0;
@@ -272,13 +286,14 @@ DEVICE float sum_at(const float (&sums)[2 * BLOCKS * 4], int bit) {
 
 // first and end are places in the order of tiles; dense lists have a place for each of their items.
 KERNEL void __launch_bounds__(32 * WARPS, 1)
-    retrieve_scan(const bf16* items, const bf16* asked, const Ask* asks, State* state, u64* lists, Counts* counts,
-                  int rows, int chunks, int count, int groups, int step, int first, int end, int dense) {
-  const Scan s = {items, asked, asks, state, lists, rows, chunks, count, groups, step};
+    retrieve_scan(const bf16* items, const bf16* asked, const Ask* asks, State* state, u64* lists, u32* owns,
+                  Counts* counts, int rows, int chunks, int count, int groups, int step, int first, int end, int dense) {
+  const Scan s = {items, asked, asks, state, lists, owns, rows, chunks, count, groups, step};
   extern __shared__ __align__(128) u8 memory[];
   __shared__ u64 queued[WARPS][QUEUE], bounds[QUERIES];
   __shared__ int queuedFor[WARPS][QUEUE];
   __shared__ float lows[QUERIES];
+  __shared__ u32 added[QUERIES];
   if (s.state->failed) return;
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, query_bytes = s.chunks * CHUNK * 2 + 16;
   u32 queries = shared_address(memory), ring = queries + QUERIES * query_bytes + warp * STAGES * STAGE_BYTES;
@@ -294,8 +309,9 @@ KERNEL void __launch_bounds__(32 * WARPS, 1)
   for (int i = threadIdx.x; i < QUERIES; i += 32 * WARPS) {
     bounds[i] = i < s.count ? s.state->bound[i] : 0;
     lows[i] = i < s.count ? lowest_score(bounds[i]) : bits_f(LARGEST);
+    added[i] = 0;
   }
-  __syncthreads(); // the only one: warps go on by themselves
+  __syncthreads(); // warps go on by themselves
   Queue queue = {queued[warp], queuedFor[warp], 0};
   for (int stage = 0; walk.at < walk.end; walk.next(s)) {
     float sums[2 * BLOCKS * 4];
@@ -337,10 +353,13 @@ KERNEL void __launch_bounds__(32 * WARPS, 1)
         continue;
       }
       queue.push(keep, key, q);
-      if (queue.n >= 32) queue.flush(s, counts);
+      if (queue.n >= 32) queue.flush(s, counts, added);
     }
   }
-  while (queue.n > 0) queue.flush(s, counts);
+  while (queue.n > 0) queue.flush(s, counts, added);
+  __syncthreads();
+  for (int q = threadIdx.x; q < s.count; q += 32 * WARPS)
+    s.owns[q * gridDim.x + blockIdx.x] = min_i((int)added[q], (int)(OWN / gridDim.x));
 }
 
 // ---- the best of a list
@@ -429,10 +448,31 @@ DEVICE void sort(u64* keys, int size) {
     }
 }
 
-// part is the number of the part, from 1; size is that of dense lists, 0 where they are not. The last one writes MOST
-// keys for each query to best, the best first, zeros behind them.
+// Places tells which places of a query's list have keys.
+struct Places {
+  const u32* own;      // keys of each block
+  u32 kept, added, blocks, room, dense;
+
+  DEVICE bool have(u32 at) const {
+    if (dense > 0) return at < dense;
+    if (at < MOST) return at < kept;
+    if (at >= SHARED) return at - SHARED < added;
+    u32 block = (at - MOST) / room;
+    return block < blocks && at - MOST - block * room < own[block];
+  }
+};
+
+// What an answer has of a key: the item, and above it the score.
+DEVICE u64 hit_of(u64 key) {
+  u32 b = (u32)(key >> 32);
+  return (u64)(b >> 31 ? b & 0x7fffffffu : ~b) << 32 | (u32)~(u32)key;
+}
+
+// part is the number of the part, from 1, and blocks are those of its scan; size is that of dense lists, 0 where they
+// are not. The last one writes the hits of each query to best, the best first.
 KERNEL void __launch_bounds__(SORT)
-    retrieve_best(const Ask* asks, State* state, const Counts* counts, u64* lists, u64* best, int part, int size) {
+    retrieve_best(const Ask* asks, State* state, const Counts* counts, u64* lists, const u32* owns, u64* best, int part,
+                  int size, int blocks) {
   __shared__ u64 sorted[MOST], extremes[33];
   __shared__ u32 bins[BINS], sums[32];
   __shared__ Found found;
@@ -444,12 +484,13 @@ KERNEL void __launch_bounds__(SORT)
     return;
   }
   u64* list = lists + (u64)q * LIST;
-  int n = size > 0 ? size : (int)(state->kept[q] + counts->added[q]);
+  const Places places = {owns + q * blocks, state->kept[q], counts->added[q], (u32)blocks, (u32)(OWN / blocks),
+                         (u32)size};
   u64 keys[EACH], most = 0, most_not = 0;
   u32 own = 0, valid, k = (u32)asks[q].k;
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
-    keys[i] = i * SORT + t < n ? list[i * SORT + t] : 0;
+    keys[i] = places.have(i * SORT + t) ? list[i * SORT + t] : 0;
     if (keys[i] == 0) continue;
     own++;
     if (keys[i] > most) most = keys[i];
@@ -480,6 +521,7 @@ KERNEL void __launch_bounds__(SORT)
   if (t == 0) {
     state->bound[q] = kept == k ? ~worst_not : 0;
     state->kept[q] = kept;
+    state->listed[q] = valid;
     state->broken[q] += counts->broken[q];
   }
   if (!best) return;
@@ -487,5 +529,5 @@ KERNEL void __launch_bounds__(SORT)
   while (run < (int)kept) run <<= 1;
   __syncthreads();
   sort(sorted, run);
-  best[(u64)q * MOST + t] = sorted[t];
+  if (t < (int)kept) best[(u64)q * MOST + t] = hit_of(sorted[t]);
 }
