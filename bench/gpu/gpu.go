@@ -31,6 +31,7 @@ type Options struct {
 	NoKernels   bool // leave out single operations
 	FP8         bool // measure weights of FP8 beside those of bf16, and nothing else
 	Timeline    bool // show the phases of a group of searches, and nothing else
+	Events      bool // measure rankings by a model of events, and nothing else
 	// a folder, whose hidden states with weights of FP8 are compared with compute/ref as well; none: no such
 	Checkpoint string
 	Tune       bool   // measure anew how attention is best cut
@@ -111,6 +112,9 @@ func runOn(ctx context.Context, o *Options, r *Report) error {
 	if o.Timeline {
 		return measureTimeline(ctx, o, d, r)
 	}
+	if o.Events {
+		return measureEvents(ctx, o, r)
+	}
 	if o.FP8 {
 		return measureFP8(ctx, o, d, r)
 	}
@@ -136,8 +140,11 @@ func runOn(ctx context.Context, o *Options, r *Report) error {
 		return err
 	}
 	line, err := measureSelection(o, d)
+	if err != nil {
+		return err
+	}
 	r.Lines = append(r.Lines, line)
-	return err
+	return measureEvents(ctx, o, r)
 }
 
 // bars of prefill, by tokens: must and aim in milliseconds.

@@ -16,6 +16,7 @@ type gpuCmd struct {
 	NoKernels  bool   `help:"Leave out single operations."`
 	FP8        bool   `name:"fp8" help:"Measure weights of FP8 beside those of bf16, and nothing else."`
 	Timeline   bool   `help:"Show the phases of a group of searches, and nothing else."`
+	Events     bool   `help:"Time rankings by a model of events with and without graphs, and nothing else."`
 	Rank       string `type:"existingfile" placeholder:"FILE"`
 	Checkpoint string `type:"existingdir" placeholder:"DIR"`
 	Tune       bool   `help:"Measure again how attention is best divided; ignore the cache."`
@@ -50,8 +51,8 @@ Examples:
 func (c *gpuCmd) Run(w *cli.World) error {
 	_, err := gpu.Run(w.Ctx, gpu.Options{
 		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks,
-		NoKernels: c.NoKernels, FP8: c.FP8, Timeline: c.Timeline, Checkpoint: c.Checkpoint, Tune: c.Tune, Rank: c.Rank,
-		JSON: c.JSON, File: c.File,
+		NoKernels: c.NoKernels, FP8: c.FP8, Timeline: c.Timeline, Events: c.Events, Checkpoint: c.Checkpoint, Tune: c.Tune,
+		Rank: c.Rank, JSON: c.JSON, File: c.File,
 		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap, FixedSplit: c.Fixed},
 	}, w.Stdout)
 	return err
