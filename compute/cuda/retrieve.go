@@ -385,19 +385,29 @@ func (s *retrieveScan) upload() error {
 	return s.r.stream.Fill(s.r.lists, 0, 8*retrieveList*len(s.queries)) // where the first part has no key
 }
 
-// quick launches parts that grow as fast as their lists can be expected to take, without waiting in between. It
-// returns where the part began whose lists overflowed, −1 where none did.
-func (s *retrieveScan) quick() (failed int, err error) {
-	end := s.groups * retrieveGroup
+// retrieveBegins returns where the parts of a search for k items begin, and their end: parts grow as fast as their
+// lists can be expected to take.
+func retrieveBegins(end, k int) []int {
 	// so many keys are expected to be above the bound, give or take 1/√k of them
-	factor := 1 + retrieveList/4/max(s.k, 64)
-	var begins []int
-	for from, to := 0, min(end, retrieveList/retrieveTile); from < end; from, to = to, min(end, to*factor) {
+	factor := 1 + retrieveList/4/max(k, 64)
+	begins := []int{0}
+	for to := min(end, retrieveList/retrieveTile); ; to = min(end, to*factor) {
 		if len(begins) == retrieveParts-1 {
 			to = end
 		}
-		begins = append(begins, from)
-		if err := s.part(len(begins), len(begins)-1, from, to, from == 0); err != nil {
+		begins = append(begins, to)
+		if to == end {
+			return begins
+		}
+	}
+}
+
+// quick launches all parts without waiting in between. It returns where the part began whose lists overflowed, −1
+// where none did.
+func (s *retrieveScan) quick() (failed int, err error) {
+	begins := retrieveBegins(s.groups*retrieveGroup, s.k)
+	for i, from := range begins[:len(begins)-1] {
+		if err := s.part(i+1, i, from, begins[i+1], i == 0); err != nil {
 			return 0, err
 		}
 	}
@@ -446,23 +456,39 @@ func (s *retrieveScan) careful(from int) error {
 
 // part launches the kernels of a part, which counts in a slot.
 func (s *retrieveScan) part(number, slot, from, to int, dense bool) error {
-	counts, size, best := s.r.outDev.At(stateBytes+slot*countsBytes), 0, driver.Ptr(0)
+	size := 0
 	if dense {
 		size = (to - from) * retrieveTile
 	}
-	if to == s.groups*retrieveGroup {
-		best = s.r.outDev.At(bestAt)
+	blocks, err := s.read(slot, from, to, size)
+	if err != nil {
+		return err
 	}
+	return s.choose(number, slot, size, blocks, to == s.groups*retrieveGroup)
+}
+
+func (s *retrieveScan) counts(slot int) driver.Ptr {
+	return s.r.outDev.At(stateBytes + slot*countsBytes)
+}
+
+// read launches the scan of a part and returns its blocks. A size that is not 0 is that of dense lists.
+func (s *retrieveScan) read(slot, from, to, size int) (blocks int, err error) {
 	a := s.r.args.Reset().Ptr(s.v.data).Ptr(s.asked).Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(s.r.lists).Ptr(s.r.owns)
-	a.Ptr(counts)
+	a.Ptr(s.counts(slot))
 	a.Int(s.v.items).Int(s.v.chunks).Int(len(s.queries)).Int(s.groups).Int(s.step).Int(from).Int(to).Int(size)
 	l := s.launch
 	l.Grid[0] = min(l.Grid[0], (to-from+retrieveWarps-1)/retrieveWarps)
-	if err := s.scan.Launch(s.r.stream, l, a); err != nil {
-		return err
+	return l.Grid[0], s.scan.Launch(s.r.stream, l, a)
+}
+
+// choose launches what keeps the best of the lists, and writes the hits behind the last part.
+func (s *retrieveScan) choose(number, slot, size, blocks int, last bool) error {
+	hits := driver.Ptr(0)
+	if last {
+		hits = s.r.outDev.At(bestAt)
 	}
-	a = s.r.args.Reset().Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(counts).Ptr(s.r.lists).Ptr(s.r.owns).Ptr(best)
-	a.Int(number).Int(size).Int(l.Grid[0])
+	a := s.r.args.Reset().Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(s.counts(slot)).Ptr(s.r.lists).Ptr(s.r.owns).Ptr(hits)
+	a.Int(number).Int(size).Int(blocks)
 	return s.best.Launch(s.r.stream, driver.Launch{Grid: [3]int{len(s.queries)}, Block: [3]int{retrieveSort}}, a)
 }
 
