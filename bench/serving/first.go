@@ -125,7 +125,8 @@ func (c *client) fresh(body map[string]any) []byte {
 }
 
 // prompts draws prompts that have no beginning in common: users begin with even tokens and items with odd ones, and no
-// two of the first 2,048 of either begin with the same one.
+// two of the first 2,048 of either begin with the same one. Prompts that a server prepares itself with count upwards,
+// so no user's second token is one above the first.
 type prompts struct {
 	r     *rand.Rand
 	users int // drawn
@@ -136,14 +137,17 @@ type prompts struct {
 func (p *prompts) user(n int) []int {
 	tokens := draw(p.r, n)
 	tokens[0], p.users = 2*p.users%plain, p.users+1
+	if n > 1 && tokens[1] == tokens[0]+1 {
+		tokens[1]--
+	}
 	return tokens
 }
 
-// candidates draws items that take a quarter of the rows, and returns the rows that are left for the user.
-func (p *prompts) candidates(rows int) (items [][]int, left int) {
+// candidates draws items that take a quarter of the rows or are most, and returns the rows that are left for the user.
+func (p *prompts) candidates(rows, most int) (items [][]int, left int) {
 	rows = spared(rows)
 	each := max(1, min(perItem, rows/8))
-	for range max(1, rows/4/each) {
+	for range max(1, min(rows/4/each, most)) {
 		item := draw(p.r, each)
 		item[0], p.items = (2*p.items+1)%plain, p.items+1
 		items = append(items, item)
@@ -152,7 +156,7 @@ func (p *prompts) candidates(rows int) (items [][]int, left int) {
 }
 
 func (p *prompts) rank(rows int) map[string]any {
-	items, left := p.candidates(rows)
+	items, left := p.candidates(rows, rows)
 	candidates := make([]map[string]any, len(items))
 	for i, tokens := range items {
 		candidates[i] = map[string]any{"id": "c" + strconv.Itoa(i), "identifier": i, "tokens": tokens}
@@ -160,8 +164,12 @@ func (p *prompts) rank(rows int) map[string]any {
 	return map[string]any{"user": map[string]any{"tokens": p.user(left)}, "candidates": candidates}
 }
 
+// scored are the most items of a score: each has the instruction behind it, of three tokens here, for which there is as
+// much room as spared leaves.
+const scored = 8
+
 func (p *prompts) score(rows int) map[string]any {
-	items, left := p.candidates(rows)
+	items, left := p.candidates(rows, scored)
 	return map[string]any{"query": p.user(left), "items": items, "label_token_ids": []int{1, 2}, "apply_softmax": true}
 }
 

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,27 @@ func TestFirsts(t *testing.T) {
 	_, err = Firsts(t.Context(), FirstOptions{URL: url, Rows: 128, Later: 2})
 	if err == nil || !strings.Contains(err.Error(), "cached") {
 		t.Errorf("the same requests again: %v, want an error, since what they need is cached", err)
+	}
+}
+
+// TestPrompts: prompts of all sizes fit into the rows that they are for, with what a template adds, and none begins as
+// one of the prompts that a server prepares itself with.
+func TestPrompts(t *testing.T) {
+	p := &prompts{r: rand.New(rand.NewPCG(1, 27))}
+	for range 10 {
+		for _, rows := range firstRows(2048) {
+			items, left := p.candidates(rows, scored)
+			n := left
+			for _, item := range items {
+				n += len(item) + 3
+			}
+			if before := firstRows(2048); n > rows || n <= rows/2 && rows > before[0] || rows > 128 && n <= rows-128 {
+				t.Errorf("a score for %d rows has %d with its instructions", rows, n)
+			}
+			if u := p.user(left); len(u) > 1 && u[1] == u[0]+1 {
+				t.Errorf("a user begins with %v", u[:2])
+			}
+		}
 	}
 }
 

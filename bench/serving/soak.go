@@ -53,18 +53,45 @@ type Changes struct {
 // Memory is one kind of the server's memory, in bytes: medians over the first, middle and last fifth of the samples
 // that were taken while no reload ran, and the most of all samples.
 type Memory struct {
-	Name   string `json:"name"`
-	Start  int64  `json:"start"`
-	Middle int64  `json:"middle"`
-	End    int64  `json:"end"`
-	Most   int64  `json:"most"`
+	Name    string `json:"name"`
+	Samples int    `json:"samples"` // taken while no reload ran
+	Start   int64  `json:"start"`   // with what a server takes when it is first asked
+	Middle  int64  `json:"middle"`
+	End     int64  `json:"end"`
+	Most    int64  `json:"most"`
 }
 
-// grown is how much more memory may be in use at the end: a sixteenth, and what Go's collector has not looked at yet.
-const grown, grownBytes = 16, 64 << 20
+// Memory may grow by grownShare from the middle to the end, and always by grownBytes: garbage that Go's collector has
+// not looked at yet. The first fifth does not count, because caches fill in it.
+const (
+	grownShare   = 0.02
+	grownBytes   = 32 << 20
+	leastSamples = 10
+)
 
-// Flat reports whether no more than a sixteenth and 64 MiB was added.
-func (m *Memory) Flat() bool { return m.End-m.Start <= m.Start/grown+grownBytes }
+// Growth is the share by which memory grew from the middle to the end; below zero, it shrank.
+func (m *Memory) Growth() float64 {
+	if m.Middle == 0 {
+		return 0
+	}
+	return float64(m.End-m.Middle) / float64(m.Middle)
+}
+
+// Flat reports whether memory grew by no more than 2 % or 32 MiB from the middle to the end.
+func (m *Memory) Flat() bool { return m.Growth() <= grownShare || m.End-m.Middle <= grownBytes }
+
+// err says why a soak does not show that memory is flat; nil: it does.
+func (m *Memory) err() error {
+	switch {
+	case m.Samples < leastSamples:
+		return fmt.Errorf("serving: %s memory: %d samples without a reload, want %d: run longer, or reload less often",
+			m.Name, m.Samples, leastSamples)
+	case !m.Flat():
+		return fmt.Errorf("serving: %s memory grew by %.1f %% from the middle to the end, from %d to %d bytes", m.Name,
+			100*m.Growth(), m.Middle, m.End)
+	}
+	return nil
+}
 
 // Err says what was wrong in a soak: requests or changes that failed, no change that took effect, or memory that grew.
 func (s *Soaked) Err() error {
@@ -84,9 +111,7 @@ func (s *Soaked) Err() error {
 		all = append(all, errors.New(p))
 	}
 	for i := range s.Memory {
-		if m := &s.Memory[i]; !m.Flat() {
-			all = append(all, fmt.Errorf("serving: %s grew from %d to %d bytes", m.Name, m.Start, m.End))
-		}
+		all = append(all, s.Memory[i].err())
 	}
 	return errors.Join(all...)
 }
@@ -379,7 +404,11 @@ func summarise(samples []sample) []Memory {
 			}
 			m.Most = max(m.Most, s.bytes[i])
 		}
-		if m.Most == 0 || len(calm) == 0 {
+		if m.Samples = len(calm); m.Most == 0 {
+			continue
+		}
+		if len(calm) == 0 {
+			out = append(out, m)
 			continue
 		}
 		fifth := max(len(calm)/5, 1)

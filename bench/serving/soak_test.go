@@ -95,24 +95,47 @@ func TestSoakOfAnotherFolder(t *testing.T) {
 	}
 }
 
-// Memory is flat by what was in use without reloads, and by medians.
-func TestMemoryOfASoak(t *testing.T) {
-	var samples []sample
-	for i := range 100 {
-		s := sample{calm: i%7 != 0, bytes: [len(kinds)]int64{1 << 30, 0}}
+// samplesOf are samples of the resident memory in MiB, of which every seventh is taken during a reload.
+func samplesOf(n int, mib func(i int) float64) []sample {
+	var out []sample
+	for i := range n {
+		s := sample{calm: i%7 != 0, bytes: [len(kinds)]int64{int64(mib(i) * (1 << 20)), 0}}
 		if !s.calm {
-			s.bytes[0] = 4 << 30
+			s.bytes[0] = 8 << 30
 		}
-		samples = append(samples, s)
+		out = append(out, s)
 	}
-	m := summarise(samples)
-	if want := (Memory{"resident", 1 << 30, 1 << 30, 1 << 30, 4 << 30}); len(m) != 1 || m[0] != want || !m[0].Flat() {
+	return out
+}
+
+// Memory is judged by its medians while no reload runs, from the middle of the time to its end.
+func TestMemoryOfASoak(t *testing.T) {
+	m := summarise(samplesOf(100, func(int) float64 { return 1024 }))
+	want := Memory{Name: "resident", Samples: 85, Start: 1 << 30, Middle: 1 << 30, End: 1 << 30, Most: 8 << 30}
+	if len(m) != 1 || m[0] != want || m[0].err() != nil {
 		t.Errorf("%+v, want %+v", m, want)
 	}
-	for i := range samples[60:] {
-		samples[60+i].bytes[0] += 1 << 28
-	}
-	if m = summarise(samples); m[0].Flat() || (&Soaked{Memory: m}).Err() == nil {
-		t.Errorf("%+v passes for flat", m)
+	for _, c := range []struct {
+		what string
+		mib  func(i int) float64
+		n    int
+		grew string // words of the error; none: flat
+	}{
+		{"it grows at the start only", func(i int) float64 { return 1800 + 200*min(1, float64(i)/30) }, 100, ""},
+		{"it shrinks", func(i int) float64 { return 3000 - 5*float64(i) }, 100, ""},
+		{"one sample is large", func(i int) float64 { return 2000 + 500*float64(i/99) }, 100, ""},
+		{"it saws between collections", func(i int) float64 { return 2000 + 20*float64(i%5) }, 100, ""},
+		{"less than 2 %", func(i int) float64 { return 4000 + 0.8*float64(i) }, 100, ""},
+		{"little of a small process", func(i int) float64 { return 200 + 0.3*float64(i) }, 100, ""},
+		{"it grows by 4 %", func(i int) float64 { return 2000 + 2*float64(i) }, 100, "grew by"},
+		{"it grows behind the middle", func(i int) float64 { return 2000 + 200*float64(i/70) }, 100, "grew by"},
+		{"too short", func(int) float64 { return 1000 }, 9, "run longer"},
+		{"no sample is calm", func(int) float64 { return 1000 }, 1, "run longer"},
+	} {
+		m := summarise(samplesOf(c.n, c.mib))
+		err := (&Soaked{Memory: m, Reloads: Changes{Done: 1}, Swaps: Changes{Done: 1}}).Err()
+		if len(m) != 1 || (err == nil) != (c.grew == "") || err != nil && !strings.Contains(err.Error(), c.grew) {
+			t.Errorf("%s: %+v: %v, want %q", c.what, m, err, c.grew)
+		}
 	}
 }
