@@ -42,7 +42,8 @@ type retrieveState struct {
 	kept, broken [compute.MaxQueries]uint32
 	listed       [compute.MaxQueries]uint32
 	failed       uint32
-	_            [15]uint32
+	unsure       uint32
+	_            [14]uint32
 }
 
 type retrieveCounts struct{ added, broken [compute.MaxQueries]uint32 }
@@ -291,15 +292,24 @@ func (s *retrieveScan) run() error {
 	if err := s.prepare(); err != nil {
 		return err
 	}
-	if err := s.upload(); err != nil {
-		return err
-	}
-	failed, err := s.quick()
-	if err == nil && failed >= 0 {
-		err = s.careful(failed)
+	err := s.search(retrieveShare)
+	if err == nil && s.results().state.unsure != 0 {
+		err = s.search(1) // which is sure
 	}
 	if err == nil {
 		s.take()
+	}
+	return err
+}
+
+// search finds the best with bounds at a share of k at most.
+func (s *retrieveScan) search(share int) error {
+	if err := s.upload(); err != nil {
+		return err
+	}
+	failed, err := s.quick(retrievePlan(s.groups*retrieveGroup, s.k, share))
+	if err == nil && failed >= 0 {
+		err = s.careful(failed)
 	}
 	return err
 }
@@ -385,29 +395,45 @@ func (s *retrieveScan) upload() error {
 	return s.r.stream.Fill(s.r.lists, 0, 8*retrieveList*len(s.queries)) // where the first part has no key
 }
 
-// retrieveBegins returns where the parts of a search for k items begin, and their end: parts grow as fast as their
-// lists can be expected to take.
-func retrieveBegins(end, k int) []int {
-	// so many keys are expected to be above the bound, give or take 1/√k of them
-	factor := 1 + retrieveList/4/max(k, 64)
-	begins := []int{0}
-	for to := min(end, retrieveList/retrieveTile); ; to = min(end, to*factor) {
-		if len(begins) == retrieveParts-1 {
-			to = end
-		}
-		begins = append(begins, to)
-		if to == end {
-			return begins
-		}
+const (
+	retrieveExpected = 3 * retrieveList / 8 // keys that a part may list, give or take 1/√place of them
+	retrieveShare    = 4                    // of the places of an answer: what bounds are at the first of
+	retrievePlace    = 64                   // bounds are at no earlier place, unless the answer ends there
+)
+
+// retrievePlan returns where the parts of a search for k items begin, their end, and which share of k the place of
+// bounds is: 1, or at most what is asked for. Parts grow by one factor, as fast as their lists can be expected to take.
+// Bounds at a share of k let them grow faster; but then parts have to grow so much that all items can be expected to
+// have more than k keys above the bound.
+func retrievePlan(end, k, most int) (begins []int, share int) {
+	first := min(end, retrieveList/retrieveTile)
+	plan := func(place int) (parts int, growth float64) {
+		factor := 1 + float64(retrieveExpected)/float64(max(place, retrievePlace))
+		whole := float64(end) / float64(first)
+		parts = int(math.Ceil(math.Log(whole) / math.Log(factor)))
+		return parts, math.Pow(whole, 1/float64(max(parts, 1)))
 	}
+	share = most
+	parts, growth := plan(max(k/share, min(k, retrievePlace)))
+	if growth < float64(2*share) {
+		share = 1
+		parts, growth = plan(k)
+	}
+	begins = []int{0, first}
+	for i := 1; i < parts; i++ {
+		begins = append(begins, int(float64(first)*math.Pow(growth, float64(i))))
+	}
+	if parts > 0 {
+		begins = append(begins, end)
+	}
+	return begins, share
 }
 
 // quick launches all parts without waiting in between. It returns where the part began whose lists overflowed, −1
 // where none did.
-func (s *retrieveScan) quick() (failed int, err error) {
-	begins := retrieveBegins(s.groups*retrieveGroup, s.k)
+func (s *retrieveScan) quick(begins []int, share int) (failed int, err error) {
 	for i, from := range begins[:len(begins)-1] {
-		if err := s.part(i+1, i, from, begins[i+1], i == 0); err != nil {
+		if err := s.part(i+1, i, from, begins[i+1], share, i == 0); err != nil {
 			return 0, err
 		}
 	}
@@ -433,7 +459,7 @@ func (s *retrieveScan) careful(from int) error {
 		if err := s.r.stream.Fill(s.r.outDev.At(stateBytes), 0, countsBytes); err != nil {
 			return err
 		}
-		if err := s.part(1, 0, from, to, false); err != nil {
+		if err := s.part(1, 0, from, to, 1, false); err != nil {
 			return err
 		}
 		if err := s.wait(); err != nil {
@@ -455,7 +481,7 @@ func (s *retrieveScan) careful(from int) error {
 }
 
 // part launches the kernels of a part, which counts in a slot.
-func (s *retrieveScan) part(number, slot, from, to int, dense bool) error {
+func (s *retrieveScan) part(number, slot, from, to, share int, dense bool) error {
 	size := 0
 	if dense {
 		size = (to - from) * retrieveTile
@@ -464,7 +490,7 @@ func (s *retrieveScan) part(number, slot, from, to int, dense bool) error {
 	if err != nil {
 		return err
 	}
-	return s.choose(number, slot, size, blocks, to == s.groups*retrieveGroup)
+	return s.choose(number, slot, size, blocks, share, to == s.groups*retrieveGroup)
 }
 
 func (s *retrieveScan) counts(slot int) driver.Ptr {
@@ -482,13 +508,13 @@ func (s *retrieveScan) read(slot, from, to, size int) (blocks int, err error) {
 }
 
 // choose launches what keeps the best of the lists, and writes the hits behind the last part.
-func (s *retrieveScan) choose(number, slot, size, blocks int, last bool) error {
+func (s *retrieveScan) choose(number, slot, size, blocks, share int, last bool) error {
 	hits := driver.Ptr(0)
 	if last {
 		hits = s.r.outDev.At(bestAt)
 	}
 	a := s.r.args.Reset().Ptr(s.r.inDev).Ptr(s.r.outDev).Ptr(s.counts(slot)).Ptr(s.r.lists).Ptr(s.r.owns).Ptr(hits)
-	a.Int(number).Int(size).Int(blocks)
+	a.Int(number).Int(size).Int(blocks).Int(share)
 	return s.best.Launch(s.r.stream, driver.Launch{Grid: [3]int{len(s.queries)}, Block: [3]int{retrieveSort}}, a)
 }
 

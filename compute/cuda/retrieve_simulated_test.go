@@ -18,6 +18,7 @@ import (
 type retriever struct {
 	g             *drivertest.GPU
 	parts, failed int
+	unsure        int
 	defines       map[string]string // of the last scan
 }
 
@@ -139,10 +140,23 @@ func (x *retriever) best(l *drivertest.Launch) {
 		slices.SortFunc(keys, func(a, b uint64) int { return -compareKeys(a, b) })
 		keys = keys[:min(len(keys), int(asks[q].k))]
 		copy(list, keys)
-		state.kept[q], state.bound[q] = uint32(len(keys)), 0
-		if len(keys) == int(asks[q].k) {
-			state.bound[q] = keys[len(keys)-1]
+		k, place, worst, bound := int(asks[q].k), int(asks[q].k), uint64(0), uint64(0)
+		if share := int(int32(l.Args[9])); share > 1 {
+			place = min(k, max(retrievePlace, k/share))
 		}
+		if len(keys) == k {
+			worst = keys[k-1]
+		}
+		if bound = worst; place < k {
+			if bound = 0; len(keys) > place {
+				bound = keys[place-1]
+			}
+		}
+		if l.Args[5] != 0 && worst < state.bound[q] {
+			state.unsure = 1
+			x.unsure++
+		}
+		state.kept[q], state.bound[q] = uint32(len(keys)), max(bound, state.bound[q])
 		state.broken[q] += counts.broken[q]
 		if l.Args[5] != 0 {
 			out := sliceAt[compute.Hit](x.g, l.Args[5]+uint64(8*q*compute.MaxHits), compute.MaxHits)
@@ -177,8 +191,8 @@ func TestRetrievalOnASimulatedGPU(t *testing.T) {
 	x := simulateRetrieval(g)
 	computetest.Retrieval(t, d)
 	overflowing(t, d)
-	if x.failed < 2 {
-		t.Errorf("%d lists overflowed", x.failed)
+	if x.failed < 2 || x.unsure < 1 {
+		t.Errorf("%d lists overflowed, %d answers were not sure", x.failed, x.unsure)
 	}
 }
 
@@ -229,6 +243,46 @@ func overflowing(t *testing.T, d *device) {
 		for i, h := range qs[3].Hits {
 			if h != (compute.Hit{Item: int32(i)}) {
 				t.Errorf("of equals, place %d has %v", i, h)
+			}
+		}
+	}
+	// All of the best are in the first part, so that bounds are too high for the other parts.
+	first := []compute.Query{{Vector: down, K: 1000}, {Vector: make([]float32, width), K: 1000}}
+	if err := v.Best(first); err != nil {
+		t.Fatal(err)
+	}
+	slices.Reverse(order)
+	for i, h := range first[0].Hits {
+		if h.Item != order[i].Item || h.Score != -order[i].Score {
+			t.Fatalf("the worst has at place %d %v, want item %d", i, h, order[i].Item)
+		}
+	}
+	for i, h := range first[1].Hits {
+		if h.Item != int32(i) {
+			t.Fatalf("of equals, place %d has %v", i, h)
+		}
+	}
+}
+
+// TestRetrievalPlans: parts cover all tiles, grow no faster than lists can take, and have enough keys above bounds.
+func TestRetrievalPlans(t *testing.T) {
+	for _, end := range []int{8, 512, 520, 4688, 16_000, 312_504, 1_000_000, 1 << 26} {
+		for _, k := range []int{1, 10, 64, 100, 256, 300, 1000, compute.MaxHits} {
+			for _, most := range []int{1, retrieveShare} {
+				begins, share := retrievePlan(end, k, most)
+				place := k
+				if share > 1 {
+					place = min(k, max(retrievePlace, k/share))
+				}
+				if begins[0] != 0 || begins[len(begins)-1] != end || len(begins) > retrieveParts || share > most {
+					t.Fatalf("%d tiles, best %d: parts %v, share %d", end, k, begins, share)
+				}
+				for i, from := range begins[1 : len(begins)-1] {
+					growth := float64(begins[i+2]) / float64(from)
+					if growth <= 1 || (growth-1)*float64(place) > 1.01*retrieveExpected || share > 1 && growth < 7.9 {
+						t.Errorf("%d tiles, best %d, bounds at %d: parts %v grow by %.2f", end, k, place, begins, growth)
+					}
+				}
 			}
 		}
 	}

@@ -76,7 +76,7 @@ func timeParts(t *testing.T, v *vectors, queries []compute.Query) string {
 		marks = append(marks, e)
 	}
 	mark()
-	begins := retrieveBegins(s.groups*retrieveGroup, s.k)
+	begins, share := retrievePlan(s.groups*retrieveGroup, s.k, retrieveShare)
 	for i, from := range begins[:len(begins)-1] {
 		size := 0
 		if i == 0 {
@@ -85,7 +85,7 @@ func timeParts(t *testing.T, v *vectors, queries []compute.Query) string {
 		blocks, err := s.read(i, from, begins[i+1], size)
 		check(err)
 		mark()
-		check(s.choose(i+1, i, size, blocks, i == len(begins)-2))
+		check(s.choose(i+1, i, size, blocks, share, i == len(begins)-2))
 		mark()
 	}
 	check(s.wait())
@@ -104,5 +104,6 @@ func timeParts(t *testing.T, v *vectors, queries []compute.Query) string {
 	for _, e := range marks {
 		check(e.Close())
 	}
-	return fmt.Sprintf("%s, %d failed, host %.0f", line, s.results().state.failed, host.Seconds()*1e6)
+	state := &s.results().state
+	return fmt.Sprintf("%s, %d failed, %d unsure, host %.0f", line, state.failed, state.unsure, host.Seconds()*1e6)
 }

@@ -11,6 +11,10 @@
 // part are listed, at their items' places. Parts take groups of items from all over the catalog, so that a catalog in
 // the order of its scores is as good as any.
 //
+// A bound need not be the worst of the k best so far: with the key at an earlier place fewer keys are listed, and parts
+// may grow faster. All keys above it are listed. So the answer is exact if its worst key is not below the last bound,
+// which retrieve_best checks; where it is, State.unsure says so, and the host begins again with bounds at place k.
+//
 // A list has three places: for the MOST keys that were kept, for keys of each block of a scan, which counts its own in
 // shared memory, and for keys of all blocks. What a block has no room for goes to the last, by a counter that all blocks
 // share: many at a time would wait for each other there.
@@ -40,6 +44,7 @@
 #define OWN 10240 // keys that the blocks have room for
 #define SHARED (MOST + OWN)
 #define ROOM (LIST - SHARED)
+#define LEAST_PLACE 64
 #define ALL 64 // queries that State has room for
 #define BLOCKS (QUERIES / 8)
 #define SORT 1024 // threads of retrieve_best
@@ -60,7 +65,8 @@ struct State { // of a search, zero before it
   u32 broken[ALL]; // scores that are no finite numbers
   u32 listed[ALL]; // keys of the last part
   u32 failed;
-  u32 pad[15];
+  u32 unsure; // some answer may lack a key
+  u32 pad[14];
 };
 
 struct Counts { // of a part, zero before it
@@ -469,10 +475,11 @@ DEVICE u64 hit_of(u64 key) {
 }
 
 // part is the number of the part, from 1, and blocks are those of its scan; size is that of dense lists, 0 where they
-// are not. The last one writes the hits of each query to best, the best first.
+// are not. The next bound is the key at place k / share, or LEAST_PLACE: few keys say little. The last one writes the hits of each query to best, the best
+// first.
 KERNEL void __launch_bounds__(SORT)
     retrieve_best(const Ask* asks, State* state, const Counts* counts, u64* lists, const u32* owns, u64* best, int part,
-                  int size, int blocks) {
+                  int size, int blocks, int share) {
   __shared__ u64 sorted[MOST], extremes[33];
   __shared__ u32 bins[BINS], sums[32];
   __shared__ Found found;
@@ -497,11 +504,13 @@ KERNEL void __launch_bounds__(SORT)
     if (~keys[i] > most_not) most_not = ~keys[i];
   }
   block_before(own, sums, valid);
-  u64 from = 1;
-  if (valid > k) {
+  u64 from = 1, bound = 0;
+  u32 place = share > 1 ? min_i(k, max_i(LEAST_PLACE, k / share)) : k;
+  if (valid > place) {
     most = block_max(most, extremes);
     u64 least = ~block_max(most_not, extremes);
-    from = threshold(keys, k, most, least, bins, sums, &found);
+    if (valid > k) from = threshold(keys, k, most, least, bins, sums, &found);
+    if (place < k && !best) bound = threshold(keys, place, most, least, bins, sums, &found);
   }
   own = 0;
   u64 worst_not = 0;
@@ -519,7 +528,10 @@ KERNEL void __launch_bounds__(SORT)
   for (int i = 0; i < EACH; i++)
     if (keys[i] >= from) list[at] = sorted[at] = keys[i], at++;
   if (t == 0) {
-    state->bound[q] = kept == k ? ~worst_not : 0;
+    u64 worst = kept == k ? ~worst_not : 0, before = state->bound[q];
+    if (best && worst < before) state->unsure = 1;
+    if (place == k) bound = worst;
+    state->bound[q] = bound > before ? bound : before; // the largest of all: what was not listed is below it
     state->kept[q] = kept;
     state->listed[q] = valid;
     state->broken[q] += counts->broken[q];
