@@ -75,6 +75,9 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	if err := m.app.itemTable(mc, weights); err != nil {
 		return nil, err
 	}
+	if cfg.Cluster.Name != "" {
+		weights.CountShards()
+	}
 	why := weights.Config().Recomputes()
 	if why == "" {
 		if err := m.openMemory(cfg, mc, weights.Shape(), m.app.device.Memory()); err != nil {

@@ -21,6 +21,7 @@ import (
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
 	"grebe/cluster/mtls/mtlstest"
+	"grebe/embed"
 	"grebe/generate"
 	"grebe/route"
 	"grebe/serve"
@@ -33,6 +34,7 @@ type local struct {
 	asked  atomic.Int64
 	tracer *tracing.Tracer
 	files  checkpoints
+	rows   *embed.Shards                                                                      // may be nil
 	keeper *generate.Keeper                                                                   // may be nil
 	answer func(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) // may be nil
 }
@@ -58,7 +60,7 @@ func (*local) Rerank(context.Context, *grebev1.RerankRequest) (*grebev1.RerankRe
 }
 
 func (l *local) Offer(string) (serve.Offer, bool) {
-	return serve.Offer{Version: l.files.serving()}, true
+	return serve.Offer{Version: l.files.serving(), Rows: l.rows}, true
 }
 
 func (l *local) Checkpoint(string) (serve.Checkpoint, error) { return l.files.describe(), nil }

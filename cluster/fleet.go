@@ -16,6 +16,7 @@ import (
 	feedwire "grebe/cluster/feed/wire"
 	"grebe/cluster/member"
 	"grebe/cluster/place"
+	"grebe/embed"
 	"grebe/placement"
 	"grebe/residency"
 	"grebe/reuse"
@@ -75,7 +76,7 @@ func newFleet(c *Cluster, m *Model) (*fleet, error) {
 	f.router, err = route.New(route.Config{
 		Policy: c.cfg.Routing, Orders: schedule.Predicted, Nodes: nodes, Users: c.cfg.Users, Items: c.cfg.Items,
 		PeerUsers: true, PeerItems: true, Silence: feed.Limit,
-		MissKV: 1, MissEMB: 1, MissLoad: 1,
+		Shards: embed.MostShards,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cluster: model %s: %w", m.Name, err)
@@ -86,21 +87,26 @@ func newFleet(c *Cluster, m *Model) (*fleet, error) {
 // load is what this process's heartbeats say.
 func (f *fleet) load() feed.Load {
 	l := feed.Load{Draining: f.c.rests()}
-	if c := f.cache(); c != nil {
-		l.Backlog = c.Backlog()
+	o := f.offer()
+	if o.Cache != nil {
+		l.Backlog = o.Cache.Backlog()
+	}
+	if o.Rows != nil {
+		l.Shards, l.RowMs = o.Rows.AppendHeld(make([]byte, 0, embed.MostShards/8)), o.Rows.RowMs()
 	}
 	return l
 }
 
-// cache returns the cache of the checkpoint that serves, or nil.
-func (f *fleet) cache() *reuse.Cache {
-	l := f.c.local.Load()
-	if l == nil {
-		return nil
+// offer describes the checkpoint that serves.
+func (f *fleet) offer() (o serve.Offer) {
+	if l := f.c.local.Load(); l != nil {
+		o, _ = (*l).Offer(f.model.Name)
 	}
-	o, _ := (*l).Offer(f.model.Name)
-	return o.Cache
+	return o
 }
+
+// cache returns the cache of the checkpoint that serves, or nil.
+func (f *fleet) cache() *reuse.Cache { return f.offer().Cache }
 
 // The methods of feed.Books: those of the store that serves. A reload may replace it; the new one has another boot.
 
@@ -287,13 +293,17 @@ type pick struct {
 	node   string
 	boot   string
 	choice route.Choice
+	shards int             // embedding shards of the request
 	trip   float64         // milliseconds of the round trip that the choice counts
 	silent context.Context // ends when nothing is heard of the node any more
 }
 
 // pick picks the node for a request, other than those in not. It returns false if there is none.
 func (f *fleet) pick(a *serve.Asked, secret *feed.Secret, not string) (p pick, ok bool) {
-	backlog := f.load().Backlog
+	backlog := time.Duration(0)
+	if c := f.cache(); c != nil {
+		backlog = c.Backlog()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.slots[not]; s != nil { // the router must not see it for a moment
@@ -302,7 +312,7 @@ func (f *fleet) pick(a *serve.Asked, secret *feed.Secret, not string) (p pick, o
 	}
 	q := &f.req
 	q.Prompt, q.User, q.Tokens, q.Items = schedule.Request{}, 0, nil, nil
-	q.Keys = q.Keys[:0]
+	q.Keys, q.Shards, q.Rows = q.Keys[:0], a.Shards, a.Rows
 	if z := a.Sizes; z != nil {
 		q.Prompt, q.User, q.Tokens = z.Prompt, secret.Digest(&z.User), z.Tokens
 		for i := range z.Items {
@@ -314,7 +324,8 @@ func (f *fleet) pick(a *serve.Asked, secret *feed.Secret, not string) (p pick, o
 		f.router.Told(s.number, f.c.now(), backlog)
 	}
 	p.choice = f.router.Pick(q, f.c.now())
-	q.Prompt, q.Tokens = schedule.Request{}, nil // keep no reference
+	p.shards = len(a.Shards)
+	q.Prompt, q.Tokens, q.Shards = schedule.Request{}, nil, nil // keep no reference
 	if p.choice.Node < 0 {
 		return p, false
 	}

@@ -99,6 +99,8 @@ func reason(p *pick) string {
 		return "user"
 	case p.choice.Reuse > 0:
 		return "items"
+	case 2*p.choice.Shards > p.shards:
+		return "rows"
 	}
 	return "load"
 }

@@ -15,7 +15,7 @@ type metrics struct {
 	errors prometheus.Histogram
 	offers *prometheus.CounterVec
 
-	nodes, refused, up, age, epoch *prometheus.Desc
+	nodes, refused, up, age, epoch, shards *prometheus.Desc
 }
 
 func newMetrics(c *Cluster) *metrics {
@@ -43,6 +43,9 @@ func newMetrics(c *Cluster) *metrics {
 			[]string{"model"}, nil),
 		age: prometheus.NewDesc("grebe_residency_age_seconds",
 			"How old the newest proof is that the index of a node's KV is up to date.", []string{"node", "model"}, nil),
+		shards: prometheus.NewDesc("grebe_route_shards",
+			"Shards of a model's item table, of 1,024, most of whose recent look-ups a node found in its cache.",
+			[]string{"node", "model"}, nil),
 	}
 }
 
@@ -87,6 +90,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.refused
 	out <- m.up
 	out <- m.age
+	out <- m.shards
 	out <- m.epoch
 }
 
@@ -106,6 +110,10 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		for _, model := range s.Nodes[i].Models {
 			out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, model.AgeMs/1000, s.Nodes[i].ID, model.Name)
+			if model.RowMs > 0 {
+				out <- prometheus.MustNewConstMetric(m.shards, prometheus.GaugeValue, float64(model.Shards), s.Nodes[i].ID,
+					model.Name)
+			}
 		}
 	}
 	for state, n := range counts {

@@ -71,7 +71,7 @@ func (f *fleet) report(n *status.Node, m *status.Model) {
 	seen := f.router.Seen(s.number, now)
 	m.BacklogMs, m.ErrorMs, m.Known, m.Entries = seen.Backlog, seen.Error, f.router.Index().Known(s.number),
 		f.router.Index().Held(s.number)
-	m.AgeMs = ms(now - seen.Heard)
+	m.AgeMs, m.Shards, m.RowMs = ms(now-seen.Heard), seen.Shards, seen.RowMs
 	n.Ejected = n.Ejected || seen.Ejected
 	if m.AgeMs > ms(time.Hour) || seen.Heard == 0 {
 		m.AgeMs = -1

@@ -55,6 +55,7 @@ type Table struct {
 	watch   func(hashes []uint64, hits int, took time.Duration) // of batches; nil: nobody does
 
 	listeners listeners
+	shards    atomic.Pointer[Shards] // nil: look-ups are not counted by shard
 
 	lookups, missing, outage, broken, failures atomic.Int64
 }
@@ -164,6 +165,10 @@ func (t *Table) gather(ctx context.Context, keys []uint64, out []byte, known []b
 	} else {
 		t.cache.gather(keys, out, s)
 	}
+	shards := t.shards.Load()
+	if shards != nil {
+		shards.count(keys, s.misses)
+	}
 	g := Gathered{Hits: len(keys) - len(s.misses)}
 	if len(s.misses) == 0 {
 		t.told(keys, &g, s, 0)
@@ -174,6 +179,9 @@ func (t *Table) gather(ctx context.Context, keys []uint64, out []byte, known []b
 	begin := time.Now()
 	t.fetch(ctx, s, &g)
 	took := time.Since(begin)
+	if shards != nil && g.Err == nil {
+		shards.fetched(g.Asked, took)
+	}
 	rb := t.store.RowBytes()
 	for j, i := range s.misses {
 		u := int(s.unique[j])

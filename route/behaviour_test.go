@@ -359,7 +359,6 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		"budget":  func(c *Config) { c.Blend.Budget = 1.5 },
 		"alpha":   func(c *Config) { c.Alpha = -1 },
 		"beta":    func(c *Config) { c.Beta = -1 },
-		"misses":  func(c *Config) { c.Policy = Joint },
 		"kv only": func(c *Config) { c.Policy, c.MissEMB = KVOnly, 1 },
 		"staging": func(c *Config) { c.Nodes[0].Staging = -1 },
 		"engines": func(c *Config) { c.Nodes[0].Engines = -1 },

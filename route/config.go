@@ -42,9 +42,11 @@ type Config struct {
 	PeerUsers, PeerItems bool
 	Blend                schedule.Blending // of requests with blended prompts; default 1 layer, which reuses no item
 
-	FullLoad                  float64 // milliseconds of work that count as a load of 1; default 100
-	Alpha, Beta               float64 // of RCL-4; both 0: both 1
-	MissKV, MissEMB, MissLoad float64 // profiled costs of HLM-5: of missing KV, of missing embeddings, and of full load
+	FullLoad    float64 // milliseconds of work that count as a load of 1; default 100
+	Alpha, Beta float64 // of RCL-4; both 0: both 1
+	// MissKV, MissEMB and MissLoad are the profiled costs of HLM-5 in milliseconds: of a user's missing KV, of missing
+	// embeddings, and of full load. All 0: they follow the requests, by the nodes' own costs.
+	MissKV, MissEMB, MissLoad float64
 
 	Probe float64 // share of requests that test an ejected node; default 0.01
 	Seed  uint64  // of random candidates and probes
@@ -91,7 +93,8 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("route: negative or infinite weights %v",
 			[]float64{c.Alpha, c.Beta, c.MissKV, c.MissEMB, c.MissLoad})
 	}
-	if w := newWeights(c); c.Policy >= Joint && c.Policy <= EMBOnly && w == (weights{}) {
+	if c.Policy >= Joint && c.Policy <= EMBOnly && !c.measures() &&
+		c.weights(c.MissKV, c.MissEMB, c.MissLoad) == (weights{}) {
 		return fmt.Errorf("route: policy %v needs the costs of misses", c.Policy)
 	}
 	for i := range c.Nodes {

@@ -13,6 +13,7 @@ type Heartbeat struct {
 	Backlog time.Duration // predicted time until its queue is empty
 	Alpha   float64       // share of its memory that embeddings have, for metrics; no policy uses it
 	Shards  []uint32      // embedding shards that it holds, at most Config.Shards; numbers from there on are ignored
+	RowMs   float64       // measured milliseconds to fetch an embedding row that it does not hold; 0: not measured
 }
 
 // recents is the number of requests in flight that are kept for each node. If there are more, the oldest are joined.
@@ -33,6 +34,7 @@ type member struct {
 	when    time.Duration // when the last one arrived
 	beat    time.Duration // when the node made it
 	made    time.Duration // when the node made its last report, in a heartbeat or an answer
+	rowMs   float64       // Heartbeat.RowMs of the last heartbeat
 	backlog float64       // predicted milliseconds of work at the time asOf
 	asOf    time.Duration // see backlog
 	ring    [recents]sent // requests sent since then, from first on
@@ -76,7 +78,10 @@ func (m *member) hear(h *Heartbeat, now time.Duration) bool {
 		return false
 	}
 	m.tell(h.At, h.Backlog)
-	m.heard, m.when, m.beat = true, now, h.At
+	m.heard, m.when, m.beat, m.rowMs = true, now, h.At, 0
+	if cost(h.RowMs) {
+		m.rowMs = h.RowMs
+	}
 	return true
 }
 

@@ -2,6 +2,7 @@ package route
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -190,6 +191,8 @@ type Seen struct {
 	Backlog float64       // predicted milliseconds of work
 	Error   float64       // smoothed milliseconds, actual less predicted
 	Ejected bool
+	Shards  int     // embedding shards that it holds
+	RowMs   float64 // milliseconds to fetch an embedding row; 0: not measured
 }
 
 // Seen returns what the router knows about a node.
@@ -198,5 +201,9 @@ func (r *Router) Seen(node int, now time.Duration) Seen {
 	if !m.heard {
 		return Seen{}
 	}
-	return Seen{Heard: m.when, Backlog: m.workAt(now), Error: m.smoothed(now), Ejected: m.ejected}
+	s := Seen{Heard: m.when, Backlog: m.workAt(now), Error: m.smoothed(now), Ejected: m.ejected, RowMs: m.rowMs}
+	for _, word := range r.shards[node*r.shardWords : (node+1)*r.shardWords] {
+		s.Shards += bits.OnesCount64(word)
+	}
+	return s
 }

@@ -26,9 +26,11 @@ type plain struct {
 	last    map[uint64]int
 	turn    int
 	rng     *rand.Rand // of the scene
+	rows    *rand.Rand // of the scene's measured costs of rows
 	random  *rand.Rand // as the router draws
 	history []int32    // of all users; a few have another one
 	other   []int32
+	costs   [][2]float64 // of requests without KV and without rows
 }
 
 // report is a node's backlog at a time, and what it would have been without other routers.
@@ -54,6 +56,10 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 		Alpha:  rng.Float64(), Beta: rng.Float64(), FullLoad: 20 + 100*rng.Float64(),
 		MissKV: 10 * rng.Float64(), MissEMB: 10 * rng.Float64(), MissLoad: 10 * rng.Float64(),
 	}
+	rows := rand.New(rand.NewPCG(seed, 78))
+	if rows.IntN(4) == 0 {
+		c.MissKV, c.MissEMB, c.MissLoad = 0, 0, 0
+	}
 	c.PeerUsers, c.PeerItems = rng.IntN(4) > 0, rng.IntN(4) > 0
 	c.Blend = schedule.Blending{Layers: 28, First: rng.IntN(3), Budget: rng.Float64(),
 		Guess: schedule.Transfer{Token: .01}}
@@ -71,7 +77,7 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 	p := &plain{
 		lost: make([]bool, nodes), known: make([]bool, nodes), books: make([]map[uint64]residency.Entry, nodes),
 		beats: make([]Heartbeat, nodes), sends: make([][]sent, nodes), reports: make([][]report, nodes),
-		last: map[uint64]int{}, rng: rng,
+		last: map[uint64]int{}, rng: rng, rows: rows,
 		random: rand.New(rand.NewPCG(seed, 0x726f757465)), history: make([]int32, 400), other: make([]int32, 400),
 	}
 	for i := range p.history {
@@ -143,8 +149,9 @@ func (p *plain) beat(r *Router, n int, at time.Duration) {
 	for range 40 {
 		h.Shards = append(h.Shards, uint32(p.rng.IntN(120)))
 	}
+	h.RowMs = []float64{0, p.rows.Float64() / 10}[p.rows.IntN(2)]
 	if p.rng.IntN(2) == 0 && len(p.reports[n]) > 0 { // with an answer
-		h.Shards = p.beats[n].Shards
+		h.Shards, h.RowMs = p.beats[n].Shards, p.beats[n].RowMs
 		r.Told(n, at, h.Backlog)
 	} else {
 		r.Heard(n, &h, at)
@@ -166,6 +173,7 @@ func (p *plain) ask() *Request {
 		Question: int32(1 + p.rng.IntN(20)),
 		PerItem:  p.rng.IntN(3) == 0, User: int32(len(q.Tokens)), Returns: p.rng.Float64(), ReturnsKnown: true,
 	}
+	q.Rows = p.rows.IntN(2) * (p.rows.IntN(30) + len(q.Tokens))
 	q.Blend, q.Prototypes = Blend(max(0, p.rng.IntN(5)-2)), int32(p.rng.IntN(300))
 	for range p.rng.IntN(40) {
 		i := int32(p.rng.IntN(plainItems))
@@ -309,6 +317,15 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 		embedded -= tokens
 	}
 	misses *= math.Max(0, float64(embedded)) / math.Max(1, float64(in.User))
+	if ms := p.beats[n].RowMs; ms > 0 && q.Rows > 0 && len(q.Shards) > 0 { // each shard stands for as many rows
+		read, lacks := float64(q.Rows)-float64(in.User)+math.Max(0, float64(embedded)), 0.0
+		for _, s := range q.Shards {
+			if s >= 100 || !slices.Contains(p.beats[n].Shards, s) {
+				lacks++
+			}
+		}
+		misses = ms * math.Max(0, read) * (lacks / float64(len(q.Shards)))
+	}
 	wait := math.Max(in.Queue+misses/float64(node.Engines), misses) - in.Queue // for rows, behind the queue
 	exact := priced{
 		ms:    max(in.Queue, o.Transfer) + compute + staging + wait + node.RTT,
@@ -375,6 +392,10 @@ func (p *plain) affinity(q *Request, now time.Duration) int {
 // joint is HLM-5's Algorithm 1, with its line numbers.
 func (p *plain) joint(q *Request, now time.Duration) int {
 	ckv, cemb, cld := p.config.MissKV, p.config.MissEMB, p.config.MissLoad
+	if ckv == 0 && cemb == 0 && cld == 0 {
+		ckv, cemb = p.means(q)
+		cld = p.config.FullLoad
+	}
 	if p.config.Policy == KVOnly {
 		cemb = 0
 	}
@@ -414,6 +435,22 @@ func (p *plain) joint(q *Request, now time.Duration) int {
 	}
 	p.last[q.User] = node // 12
 	return node
+}
+
+// means returns the exponential means of what requests so far, and this one, cost without KV and without rows.
+func (p *plain) means(q *Request) (kv, emb float64) {
+	user, up := int(q.Prompt.User), p.up()
+	for _, n := range up {
+		m := p.config.Nodes[n].Costs.Model
+		kv += (m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)) / float64(len(up))
+		emb += p.beats[n].RowMs * float64(q.Rows) / float64(len(up))
+	}
+	p.costs = append(p.costs, [2]float64{kv, emb})
+	kv, emb = p.costs[0][0], p.costs[0][1]
+	for _, c := range p.costs[1:] {
+		kv, emb = kv*63/64+c[0]/64, emb*63/64+c[1]/64
+	}
+	return kv, emb
 }
 
 // predicted prices the candidates of CLUSTER.md.

@@ -116,6 +116,9 @@ const (
 
 // joint picks a node by HLM-5's Algorithm 1, with the weights of the policy.
 func (r *Router) joint(q *Request) int {
+	if r.config.measures() {
+		r.measure(q)
+	}
 	w := &r.weights
 	last := r.last.get(q.User)
 	profile := q.Shards[:min(profileTop, len(q.Shards))]
@@ -139,18 +142,44 @@ func (r *Router) joint(q *Request) int {
 // weights are HLM-5's, from the profiled costs of misses. They add up to 1.
 type weights struct{ kv, emb, load float64 }
 
-func newWeights(c *Config) (w weights) {
-	kv, emb := c.MissKV, c.MissEMB
+// weights returns the weights of a policy by the costs of misses.
+func (c *Config) weights(kv, emb, load float64) (w weights) {
 	switch c.Policy {
 	case KVOnly:
 		emb = 0
 	case EMBOnly:
 		kv = 0
 	}
-	if sum := kv + emb + c.MissLoad; sum > 0 {
-		w = weights{kv / sum, emb / sum, c.MissLoad / sum}
+	if sum := kv + emb + load; sum > 0 {
+		w = weights{kv / sum, emb / sum, load / sum}
 	}
 	return w
+}
+
+// measures reports whether the weights follow the requests.
+func (c *Config) measures() bool { return c.MissKV == 0 && c.MissEMB == 0 && c.MissLoad == 0 }
+
+// misses are the mean costs of the last requests' misses, in milliseconds.
+type misses struct{ kv, emb float64 }
+
+// measured is the part of a request in the mean costs.
+const measured = 1. / 64
+
+// measure takes a request's costs of misses, on the mean of the nodes that may be picked, into the weights.
+func (r *Router) measure(q *Request) {
+	user, now := int(q.Prompt.User), misses{}
+	for _, n := range r.up {
+		m := &r.config.Nodes[n].Costs.Model
+		now.kv += m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)
+		now.emb += r.members[n].rowMs * float64(q.Rows)
+	}
+	now.kv, now.emb = now.kv/float64(len(r.up)), now.emb/float64(len(r.up))
+	if r.misses == (misses{}) {
+		r.misses = now
+	}
+	r.misses.kv += measured * (now.kv - r.misses.kv)
+	r.misses.emb += measured * (now.emb - r.misses.emb)
+	r.weights = r.config.weights(r.misses.kv, r.misses.emb, r.config.FullLoad)
 }
 
 // resident returns the share of shards that a node holds, 0 of none.

@@ -17,6 +17,7 @@ type Request struct {
 	Items  []int32  // ordinals of the candidates in the catalog, for the placement map; nil: the map is not used
 	Keys   []uint64 // hashes of the keys of the candidates' KV; nil: feeds are not used for items
 	Shards []uint32 // embedding shards that the request reads, the hottest first
+	Rows   int      // embedding rows of the user and the candidates: one for each token of the user; 0: one of each shard
 
 	Blend Blend
 	// Prototypes is the number of the user's tokens whose KV every node takes from prototypes in a blended prompt.
@@ -40,6 +41,7 @@ type Choice struct {
 	Error  float64 // what the node's smoothed error adds when nodes are compared
 	Reuse  int     // tokens of the prompt that are predicted not to be computed
 	User   int32   // of these, the user's that the node has itself
+	Shards int     // of Request.Shards, those that the node holds
 	Priced int     // nodes that were priced
 }
 

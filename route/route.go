@@ -47,6 +47,7 @@ type Router struct {
 	shards     []uint64 // by node: set of embedding shards that it holds
 	shardWords int      // of such a set
 	weights    weights
+	misses     misses // costs that the weights are from, unless they are configured
 	last       lastNodes
 	turn       int // next node of a round, and the first one to win a tie
 	random     *rand.Rand
@@ -68,7 +69,7 @@ func New(c Config) (*Router, error) {
 	}
 	r := &Router{
 		config: c, words: (n + 63) / 64, members: make([]member, n), shardWords: (c.Shards + 63) / 64,
-		classes: classes, weights: newWeights(&c), last: make(lastNodes, c.Users+1),
+		classes: classes, weights: c.weights(c.MissKV, c.MissEMB, c.MissLoad), last: make(lastNodes, c.Users+1),
 		random: rand.New(rand.NewPCG(c.Seed, 0x726f757465)),
 	}
 	r.turn = r.random.IntN(n) // so that routers do not take turns in step
@@ -196,6 +197,7 @@ func (r *Router) Pick(q *Request, now time.Duration) Choice {
 	if c := r.copyOn(node); c != nil {
 		choice.User = c.Tokens
 	}
+	choice.Shards = len(q.Shards) - r.missing(node, q.Shards)
 	return choice
 }
 

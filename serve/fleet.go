@@ -9,6 +9,7 @@ import (
 
 	"grebe/ahead"
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/embed"
 	"grebe/reuse"
 )
 
@@ -37,6 +38,10 @@ type Asked struct {
 	Start    time.Time
 	Deadline time.Time
 	Sizes    *reuse.Sizes // nil: only the load of nodes counts
+	// Shards are the embedding shards of most of the rows that the request reads, the hottest first. Rows is the number of
+	// rows. Both are empty if the model's rows are in no table.
+	Shards []uint32
+	Rows   int
 }
 
 // forwardedKey is the context key of requests that another process sent here.
@@ -49,15 +54,15 @@ func Forwarded(ctx context.Context) context.Context {
 
 func forwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
 
-// routed answers a request in the cluster, or by here if there is none. Sizes is called with the request's model; what
-// it returns may be nil.
+// routed answers a request in the cluster, or by here if there is none. Describe is called with the request's model to
+// set what Asked has of the prompt.
 func routed[Q, R proto.Message](ctx context.Context, s *Service, op, model string, deadline int32, req Q,
-	sizes func(c *call) (*reuse.Sizes, error), here func(context.Context, Q) (R, error)) (R, error) {
+	describe func(*call, *Asked) error, here func(context.Context, Q) (R, error)) (R, error) {
 	if s.cfg.Cluster == nil || forwarded(ctx) {
 		return here(ctx, req)
 	}
 	var none R
-	a, err := s.asked(ctx, op, model, deadline, req, sizes)
+	a, err := s.asked(ctx, op, model, deadline, req, describe)
 	if err != nil {
 		return none, err
 	}
@@ -70,7 +75,7 @@ func routed[Q, R proto.Message](ctx context.Context, s *Service, op, model strin
 
 // asked describes a request for the cluster. It refuses one that is wrong whoever answers it.
 func (s *Service) asked(ctx context.Context, op, model string, deadline int32, req proto.Message,
-	sizes func(c *call) (*reuse.Sizes, error)) (*Asked, error) {
+	describe func(*call, *Asked) error) (*Asked, error) {
 	c, err := s.begin(op, model, deadline)
 	if err != nil {
 		return nil, err
@@ -81,47 +86,44 @@ func (s *Service) asked(ctx context.Context, op, model string, deadline int32, r
 	}
 	a := &Asked{Op: op, Model: c.model.Name, Message: req, Start: c.start, Deadline: c.start.Add(c.deadline)}
 	if c.model.Cache != nil {
-		a.Sizes, err = sizes(c)
+		err = describe(c, a)
 	}
 	return a, err
 }
 
-// rankSizes describes a ranking.
-func (s *Service) rankSizes(c *call, req *grebev1.RankRequest) (*reuse.Sizes, error) {
+// describeRank describes a ranking.
+func (s *Service) describeRank(c *call, a *Asked, req *grebev1.RankRequest) error {
 	if err := checkCount("candidates", len(req.Candidates)); err != nil {
-		return nil, err
+		return err
 	}
-	user, err := s.whom(c, req.User)
-	if err != nil {
-		return nil, err
-	}
-	w := &work{call: c, userID: user.Id}
-	if err := c.model.reads().tokens(s, w, user, req.Candidates); err != nil {
-		return nil, err
-	}
-	return c.model.Cache.Sizes(w.asked(c.model.Scoring.Kind == Pointwise)), nil
+	return s.describe(c, a, req.User, req.Candidates)
 }
 
-// userSizes describes a request without candidates.
-func (s *Service) userSizes(c *call, m *grebev1.User) (*reuse.Sizes, error) {
+// describe describes a request for a user, with candidates or without.
+func (s *Service) describe(c *call, a *Asked, m *grebev1.User, candidates []*grebev1.Item) error {
 	user, err := s.whom(c, m)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	w := &work{call: c, userID: user.Id}
-	if err := c.model.reads().tokens(s, w, user, nil); err != nil {
-		return nil, err
+	if err := c.model.reads().tokens(s, w, user, candidates); err != nil {
+		return err
 	}
-	return c.model.Cache.Sizes(w.asked(false)), nil
+	a.Sizes = c.model.Cache.Sizes(w.asked(candidates != nil && c.model.Scoring.Kind == Pointwise))
+	if e, ok := c.model.reads().(*events); ok {
+		a.Shards, a.Rows = e.shards(s, w.user, candidates)
+	}
+	return nil
 }
 
 // noSizes leaves a request to the load of nodes.
-func noSizes(*call) (*reuse.Sizes, error) { return nil, nil }
+func noSizes(*call, *Asked) error { return nil }
 
 // Offer is a model as other nodes of the cluster see it.
 type Offer struct {
-	Version string       // of the checkpoint that serves
-	Cache   *reuse.Cache // nil: it keeps no KV
+	Version string        // of the checkpoint that serves
+	Cache   *reuse.Cache  // nil: it keeps no KV
+	Rows    *embed.Shards // look-ups of its item table; nil: they are not counted
 }
 
 // Offer describes a model. It returns false if there is no such model.
@@ -131,7 +133,11 @@ func (s *Service) Offer(model string) (o Offer, ok bool) {
 		return o, false
 	}
 	m := sl.serving()
-	return Offer{m.Version, m.Cache}, true
+	o = Offer{Version: m.Version, Cache: m.Cache}
+	if e, reads := m.reads().(*events); reads {
+		o.Rows = e.model.Shards()
+	}
+	return o, true
 }
 
 // ForgetUsers removes the KV of all users, in memory and on disk. It is computed again when they come.

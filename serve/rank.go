@@ -23,8 +23,8 @@ import (
 
 // Rank orders candidates for a user.
 func (s *Service) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
-	sizes := func(c *call) (*reuse.Sizes, error) { return s.rankSizes(c, req) }
-	return routed(ctx, s, "rank", req.Model, req.DeadlineMs, req, sizes, s.rankHere)
+	describe := func(c *call, a *Asked) error { return s.describeRank(c, a, req) }
+	return routed(ctx, s, "rank", req.Model, req.DeadlineMs, req, describe, s.rankHere)
 }
 
 func (s *Service) rankHere(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {

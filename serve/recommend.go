@@ -15,7 +15,6 @@ import (
 	"grebe/dispatch"
 	"grebe/generate"
 	"grebe/internal/wire"
-	"grebe/reuse"
 	"grebe/serve/tracing"
 )
 
@@ -47,16 +46,16 @@ func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) 
 
 // find generates items of the catalog.
 func (s *Service) find(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
-	sizes := func(c *call) (*reuse.Sizes, error) {
+	describe := func(c *call, a *Asked) error {
 		if req.WholePrompt {
-			return nil, nil
+			return nil
 		}
 		if cold, err := s.cold(c, req); cold || err != nil {
-			return nil, err // nothing is computed
+			return err // nothing is computed
 		}
-		return s.userSizes(c, req.User)
+		return s.describe(c, a, req.User, nil)
 	}
-	return routed(ctx, s, "recommend", req.Model, req.DeadlineMs, req, sizes, s.recommendHere)
+	return routed(ctx, s, "recommend", req.Model, req.DeadlineMs, req, describe, s.recommendHere)
 }
 
 func (s *Service) recommendHere(ctx context.Context,

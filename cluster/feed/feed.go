@@ -44,6 +44,7 @@ const (
 	maxPiece    = 512     // entries in a message
 	maxRepair   = 64      // buckets in an Ask
 	mostEntries = 1 << 16 // of a bucket, so that a repair is bounded
+	mostShards  = 128     // bytes of a heartbeat's shards that are read
 )
 
 // Errors that end a subscription. The follower may connect again and start over.
@@ -71,7 +72,8 @@ type Books interface {
 type Load struct {
 	Backlog  time.Duration // predicted time until the queue is empty
 	Alpha    float64       // share of memory that embeddings have
-	Shards   []uint32      // embedding shards of which the node holds most
+	Shards   []byte        // a bit per embedding shard that the node holds, the lowest first
+	RowMs    float64       // measured milliseconds to fetch an embedding row that it does not hold; 0: not measured
 	Draining bool
 }
 

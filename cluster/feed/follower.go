@@ -3,6 +3,7 @@ package feed
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"time"
 
 	clusterv1 "grebe/api/grebe/cluster/v1"
@@ -72,6 +73,7 @@ type Follower struct {
 
 	check  check
 	events []residency.Event
+	shards []uint32
 }
 
 // asked is an Ask that was sent.
@@ -242,10 +244,22 @@ func (f *Follower) heartbeat(boot uint64, h *clusterv1.Heartbeat, now time.Durat
 		f.prove(beat{h.Seq, made})
 	}
 	if known && !h.Draining {
-		beat := route.Heartbeat{At: made + f.rtt/2, Backlog: duration(h.BacklogMs), Alpha: h.Alpha, Shards: h.Shards}
+		f.shards = shardsOf(f.shards[:0], h.Shards)
+		beat := route.Heartbeat{At: made + f.rtt/2, Backlog: duration(h.BacklogMs), Alpha: h.Alpha, Shards: f.shards,
+			RowMs: h.RowMs}
 		f.Sink.Heard(f.Node, &beat, now)
 	}
 	f.show(now)
+}
+
+// shardsOf appends the numbers of the bits that are set.
+func shardsOf(dst []uint32, set []byte) []uint32 {
+	for i, b := range set[:min(len(set), mostShards)] {
+		for ; b != 0; b &= b - 1 {
+			dst = append(dst, uint32(8*i+bits.TrailingZeros8(b)))
+		}
+	}
+	return dst
 }
 
 // duration returns a number of milliseconds, or an hour if there are more. What is no number is 0.

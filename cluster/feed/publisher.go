@@ -161,7 +161,8 @@ func (s *Session) heartbeat(seq uint64, now time.Duration) *clusterv1.Heartbeat 
 	l := s.load()
 	h := &clusterv1.Heartbeat{
 		Ask: s.ask, SinceUs: uint64((now - s.askAt) / time.Microsecond), Seq: seq, Sent: s.sent, Loading: s.scan != nil,
-		BacklogMs: float64(l.Backlog) / float64(time.Millisecond), Alpha: l.Alpha, Shards: l.Shards, Draining: l.Draining,
+		BacklogMs: float64(l.Backlog) / float64(time.Millisecond), Alpha: l.Alpha, Shards: l.Shards, RowMs: l.RowMs,
+		Draining: l.Draining,
 	}
 	if h.Loading {
 		h.Sent = 0

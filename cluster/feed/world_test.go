@@ -238,7 +238,7 @@ func newWorld(t testing.TB, seed uint64, ring int, keys ...int) *world {
 			n.place[at] = k
 		}
 		n.publisher = NewPublisher(fmt.Sprint("node-", i), secret, n.books, func() Load {
-			return Load{Backlog: time.Duration(w.rng.IntN(100)) * ms, Shards: []uint32{1, 2}}
+			return Load{Backlog: time.Duration(w.rng.IntN(100)) * ms, Shards: []byte{6}}
 		})
 		n.offset, n.rate = time.Duration(w.rng.Int64N(int64(1000*time.Hour))), (w.rng.Float64()-.5)*2e-4
 		w.nodes = append(w.nodes, n)

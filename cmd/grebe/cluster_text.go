@@ -65,6 +65,10 @@ func clusterText(s *status.Cluster) string {
 		}
 		writeTable(&b, []string{"from", "to", "blocks", "size", "late", "rate", "trip"}, moved, 2)
 	}
+	if held := shardRows(s); len(held) > 0 {
+		b.WriteString("\nCached rows of item tables\n\n")
+		writeTable(&b, []string{"node", "model", "shards", "a row"}, held, 2)
+	}
 	if len(s.Changes) > 0 {
 		b.WriteString("\nLast changes\n\n")
 		for _, c := range s.Changes[:min(len(s.Changes), clusterChanges)] {
@@ -72,6 +76,19 @@ func clusterText(s *status.Cluster) string {
 		}
 	}
 	return b.String()
+}
+
+// shardRows returns which nodes have cached how many shards of their models' item tables, and the time to fetch a row.
+func shardRows(s *status.Cluster) (rows [][]string) {
+	for i := range s.Nodes {
+		for _, m := range s.Nodes[i].Models {
+			if m.RowMs > 0 {
+				rows = append(rows, []string{cut(s.Nodes[i].ID), cut(m.Name), fmt.Sprintf("%s of 1,024", count(int64(m.Shards))),
+					fmt.Sprintf("%.1f µs", 1e3*m.RowMs)})
+			}
+		}
+	}
+	return rows
 }
 
 // nodeRows returns the columns of the nodes. The last one is the address.

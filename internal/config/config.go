@@ -59,7 +59,7 @@ type Cluster struct {
 	Roles    []string   `yaml:"roles"`
 	TLS      ClusterTLS `yaml:"tls"`
 	Insecure bool       `yaml:"insecure"` // members may talk without TLS on addresses that other machines reach; false
-	// predicted, affinity, emb-kv, least-loaded, round-robin or user-hash; predicted
+	// predicted, affinity, emb-kv, kv-only, emb-only, least-loaded, round-robin or user-hash; predicted
 	Routing string `yaml:"routing"`
 	// Fetch is whether requests fetch KV from other members where that is predicted to be faster than to compute it:
 	// on or off; on

@@ -380,7 +380,8 @@ func (c *Config) validateCluster(p *problems) {
 	if k.Users != "log" && k.UserAddresses() == nil {
 		p.add("cluster.users", "%s: want log or redis://HOST:PORT,…", withoutPassword(k.Users))
 	}
-	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "least-loaded", "round-robin", "user-hash")
+	p.oneOf("cluster.routing", k.Routing, "predicted", "affinity", "emb-kv", "kv-only", "emb-only", "least-loaded",
+		"round-robin", "user-hash")
 	p.oneOf("cluster.fetch", k.Fetch, "on", "off")
 	if k.Fetch == "off" && slices.Contains(k.Roles, "kv") {
 		p.add("cluster.fetch", "is off: a member with the role kv has nothing but the KV that it fetches")

@@ -609,8 +609,8 @@ func (x *RankResponse) GetRoute() *Route {
 type Route struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	PredictedMs float64                `protobuf:"fixed64,1,opt,name=predicted_ms,json=predictedMs,proto3" json:"predicted_ms,omitempty"` // until the answer was there
-	// user (the node has KV of the user), items (it has KV of candidates, or other nodes have), load (it was predicted to be the fastest
-	// without any), again (another node did not answer), alone (no other node is known).
+	// user (the node has KV of the user), items (it has KV of candidates, or other nodes have), rows (it has most of the embedding rows of
+	// a model of events), load (it was predicted to be the fastest without any), again (another node did not answer), alone (no other node is known).
 	Reason          string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	PredictedCached int32  `protobuf:"varint,3,opt,name=predicted_cached,json=predictedCached,proto3" json:"predicted_cached,omitempty"` // tokens of the prompt that were predicted not to be computed
 	unknownFields   protoimpl.UnknownFields

@@ -332,8 +332,9 @@ type Heartbeat struct {
 	Loading       bool                   `protobuf:"varint,5,opt,name=loading,proto3" json:"loading,omitempty"`                       // a snapshot is being sent; then sent is 0
 	BacklogMs     float64                `protobuf:"fixed64,6,opt,name=backlog_ms,json=backlogMs,proto3" json:"backlog_ms,omitempty"` // predicted time until the node's queue is empty
 	Alpha         float64                `protobuf:"fixed64,7,opt,name=alpha,proto3" json:"alpha,omitempty"`                          // share of the node's memory that embeddings have
-	Shards        []uint32               `protobuf:"varint,8,rep,packed,name=shards,proto3" json:"shards,omitempty"`                  // embedding shards of which the node holds most
 	Draining      bool                   `protobuf:"varint,9,opt,name=draining,proto3" json:"draining,omitempty"`                     // send no more requests
+	Shards        []byte                 `protobuf:"bytes,10,opt,name=shards,proto3" json:"shards,omitempty"`                         // a bit per shard of the model's item table, the lowest first: most recent look-ups were hits; at most 128 bytes
+	RowMs         float64                `protobuf:"fixed64,11,opt,name=row_ms,json=rowMs,proto3" json:"row_ms,omitempty"`            // measured time to fetch a row that the node does not hold; 0: not measured
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -417,18 +418,25 @@ func (x *Heartbeat) GetAlpha() float64 {
 	return 0
 }
 
-func (x *Heartbeat) GetShards() []uint32 {
+func (x *Heartbeat) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *Heartbeat) GetShards() []byte {
 	if x != nil {
 		return x.Shards
 	}
 	return nil
 }
 
-func (x *Heartbeat) GetDraining() bool {
+func (x *Heartbeat) GetRowMs() float64 {
 	if x != nil {
-		return x.Draining
+		return x.RowMs
 	}
-	return false
+	return 0
 }
 
 // Entries are entries in columns. The digest of a key is SipHash-2-4 of its 32 bytes with the cluster's secret.
@@ -780,7 +788,7 @@ const file_grebe_cluster_v1_feed_proto_rawDesc = "" +
 	"\x06repair\x18\b \x01(\v2\x18.grebe.cluster.v1.RepairR\x06repair\"9\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
-	"\x05check\x18\x02 \x01(\x06R\x05check\"\xe1\x01\n" +
+	"\x05check\x18\x02 \x01(\x06R\x05check\"\xfe\x01\n" +
 	"\tHeartbeat\x12\x10\n" +
 	"\x03ask\x18\x01 \x01(\x04R\x03ask\x12\x19\n" +
 	"\bsince_us\x18\x02 \x01(\x04R\asinceUs\x12\x10\n" +
@@ -789,9 +797,11 @@ const file_grebe_cluster_v1_feed_proto_rawDesc = "" +
 	"\aloading\x18\x05 \x01(\bR\aloading\x12\x1d\n" +
 	"\n" +
 	"backlog_ms\x18\x06 \x01(\x01R\tbacklogMs\x12\x14\n" +
-	"\x05alpha\x18\a \x01(\x01R\x05alpha\x12\x16\n" +
-	"\x06shards\x18\b \x03(\rR\x06shards\x12\x1a\n" +
-	"\bdraining\x18\t \x01(\bR\bdraining\"e\n" +
+	"\x05alpha\x18\a \x01(\x01R\x05alpha\x12\x1a\n" +
+	"\bdraining\x18\t \x01(\bR\bdraining\x12\x16\n" +
+	"\x06shards\x18\n" +
+	" \x01(\fR\x06shards\x12\x15\n" +
+	"\x06row_ms\x18\v \x01(\x01R\x05rowMsJ\x04\b\b\x10\t\"e\n" +
 	"\aEntries\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\x06R\x04keys\x12\x14\n" +
 	"\x05tiers\x18\x02 \x01(\fR\x05tiers\x12\x16\n" +

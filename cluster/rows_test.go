@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/cluster/coord/coordtest"
+	"grebe/embed"
+	"grebe/pool"
+	"grebe/route"
+	"grebe/serve"
+)
+
+// farRows is a store of rows of 32 bytes that are a millisecond away.
+type farRows struct{ embed.Store }
+
+func (farRows) Gather(_ context.Context, keys []uint64, rows []byte, found []bool) error {
+	time.Sleep(time.Millisecond)
+	clear(rows)
+	for i := range keys {
+		found[i] = true
+	}
+	return nil
+}
+
+func (farRows) RowBytes() int { return 32 }
+
+// tableWith returns a table of whose 1,024 items some were looked up twice.
+func tableWith(t *testing.T, keys ...uint64) *embed.Table {
+	t.Helper()
+	p, err := pool.New(1<<20, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := embed.NewCache(p, embed.Config{Rows: 4096, RowBytes: 32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cache.Close()
+		p.Close()
+	})
+	table, err := embed.NewTable(farRows{}, cache, embed.TableConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.CountShards(embed.MostShards)
+	for range 4 {
+		table.Gather(t.Context(), keys, make([]byte, 32*len(keys)))
+	}
+	return table
+}
+
+// Nodes tell which rows they have cached, and a request goes where those are that it reads.
+func TestRequestsFollowCachedRows(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []route.Policy{route.Predicted, route.Joint, route.EMBOnly} {
+		s := coordtest.NewServer()
+		t.Cleanup(s.Close)
+		var nodes []*testNode
+		for _, self := range []*local{
+			{name: "n1", rows: tableWith(t, 7).Shards()}, {name: "n2", rows: tableWith(t, 1, 2, 3).Shards()},
+			{name: "n3", rows: tableWith(t, 4, 5, 6).Shards()},
+		} {
+			nodes = append(nodes, joinAs(t, s, self, func(c *Config) { c.Routing = policy }, func(*Cluster) {}))
+		}
+		for _, n := range nodes {
+			n.waitKnown(t, 3)
+		}
+		for _, want := range []struct {
+			node   string
+			shards []uint32
+		}{{"n2", []uint32{1, 2, 3, 7}}, {"n3", []uint32{4, 5, 6, 7}}, {"n1", []uint32{7}}} {
+			req := &grebev1.RankRequest{Model: "m", Explain: true}
+			a := &serve.Asked{Op: "rank", Model: "m", Message: req, Start: time.Now(), Deadline: time.Now().Add(5 * time.Second),
+				Shards: want.shards, Rows: 1000}
+			resp, err := nodes[0].Answer(t.Context(), a, func(ctx context.Context) (proto.Message, error) {
+				return nodes[0].local.Rank(ctx, req)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := resp.(*grebev1.RankResponse); r.Node != want.node || r.Route.Reason != "rows" {
+				t.Errorf("%v: rows of shards %v are read at %s because of %q, want %s", policy, want.shards, r.Node,
+					r.Route.Reason, want.node)
+			}
+		}
+		if m := nodes[0].Status().Nodes[1].Models[0]; m.Shards != 3 || m.RowMs < .3 {
+			t.Errorf("n2 holds %d shards, and a row takes %v ms", m.Shards, m.RowMs)
+		}
+	}
+}

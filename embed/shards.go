@@ -1,0 +1,147 @@
+package embed
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// MostShards is the largest number of shards of a table.
+const MostShards = 1024
+
+// Shards counts the look-ups of a table by range of keys, so that routers send requests to nodes that have their rows.
+// A shard is a range of keys, by items' numbers: a power of two, so that it stays the same while a catalog grows a
+// little. A shard is held if at most half of its recent look-ups missed the cache: rows that many ask for count more
+// than others. Recent are a shard's last look-ups, and the last ones of all shards. Counting takes no lock and no
+// memory, and looks at some of a batch's keys. Tables in memory are not counted: none of their rows is fetched.
+type Shards struct {
+	shift  int
+	recent int64 // look-ups after which all counts are halved
+	seen   atomic.Int64
+	counts [MostShards]struct{ looked, missed atomic.Int64 }
+
+	mu         sync.Mutex
+	took, rows float64 // recent milliseconds of round trips to the store, and the rows that they brought
+}
+
+const (
+	shardSample = 256  // about so many keys of a batch are counted
+	shardRecent = 256  // look-ups of a shard after which its counts are halved
+	shardLeast  = 4    // look-ups of a shard that say whether it is held
+	rowsRecent  = 4096 // rows after which the measured time of a row counts half
+)
+
+func newShards(items, cached int) *Shards {
+	return &Shards{shift: max(0, bits.Len(uint(max(items, 1)-1))-bits.Len(MostShards-1)),
+		recent: max(1<<14, 2*int64(cached))}
+}
+
+// CountShards has look-ups of keys below a number counted by shard, from now on. The table may be in use.
+func (t *Table) CountShards(items int) {
+	cached := 0
+	if t.cache != nil {
+		cached = t.cache.Rows()
+	}
+	fresh := newShards(items, cached)
+	if old := t.shards.Load(); t.memory == nil && (old == nil || old.shift != fresh.shift) {
+		t.shards.Store(fresh)
+	}
+}
+
+// Shards returns the counts by shard; nil: they are not counted.
+func (t *Table) Shards() *Shards { return t.shards.Load() }
+
+// Of returns the shard of a key.
+func (s *Shards) Of(key uint64) uint32 { return uint32(min(key>>s.shift, MostShards-1)) }
+
+// count takes a batch of which some keys missed.
+func (s *Shards) count(keys []uint64, misses []int32) {
+	step := 1 + len(keys)/shardSample
+	seen := s.seen.Add(int64(len(keys)))
+	first := int(uint64(seen) % uint64(step))
+	for i := first; i < len(keys); i += step {
+		c := &s.counts[s.Of(keys[i])]
+		if c.looked.Add(1) >= shardRecent {
+			halve(&c.looked)
+			halve(&c.missed)
+		}
+	}
+	for _, i := range misses {
+		if int(i)%step == first {
+			s.counts[s.Of(keys[i])].missed.Add(1)
+		}
+	}
+	if seen >= s.recent && s.seen.CompareAndSwap(seen, 0) {
+		for i := range s.counts {
+			halve(&s.counts[i].looked)
+			halve(&s.counts[i].missed)
+		}
+	}
+}
+
+// halve loses nothing that others add meanwhile.
+func halve(n *atomic.Int64) {
+	v := n.Load()
+	n.Add(v/2 - v)
+}
+
+// fetched takes a round trip to the store that brought rows.
+func (s *Shards) fetched(rows int, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keep := math.Exp2(-float64(rows) / rowsRecent)
+	s.took = s.took*keep + float64(took)/float64(time.Millisecond)
+	s.rows = s.rows*keep + float64(rows)
+}
+
+// RowMs returns the measured milliseconds to fetch a row from the store; 0: none was fetched.
+func (s *Shards) RowMs() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rows == 0 {
+		return 0
+	}
+	return s.took / s.rows
+}
+
+// AppendHeld appends a bit for each shard, the lowest first: 1 if most of its recent look-ups were hits.
+func (s *Shards) AppendHeld(dst []byte) []byte {
+	for i := 0; i < MostShards; i += 8 {
+		b := byte(0)
+		for k := range 8 {
+			c := &s.counts[i+k]
+			looked, missed := c.looked.Load(), c.missed.Load()
+			if looked >= shardLeast && 2*missed <= looked {
+				b |= 1 << k
+			}
+		}
+		dst = append(dst, b)
+	}
+	return dst
+}
+
+// Hottest appends the shards that most of the keys are in, at most a number of them, the hottest first. Of equals, the
+// lowest is first.
+func (s *Shards) Hottest(dst []uint32, keys func(yield func(key uint64) bool), most int) []uint32 {
+	var counts [MostShards]int32
+	for k := range keys {
+		counts[s.Of(k)]++
+	}
+	from := len(dst)
+	for shard, n := range counts {
+		if n == 0 || len(dst)-from == most && n <= counts[dst[len(dst)-1]] {
+			continue
+		}
+		if len(dst)-from < most {
+			dst = append(dst, uint32(shard))
+		}
+		i := len(dst) - 1
+		for ; i > from && counts[dst[i-1]] < n; i-- {
+			dst[i] = dst[i-1]
+		}
+		dst[i] = uint32(shard)
+	}
+	return dst
+}

@@ -1,0 +1,28 @@
+package serve
+
+import grebev1 "grebe/api/grebe/v1"
+
+// profile is the number of shards that stand for a user's rows (HLM-5's K).
+const profile = 20
+
+// shards returns the embedding shards of most of the rows that a request reads, the hottest first, and how many rows it
+// reads. Both are empty if the rows are in no table.
+func (e *events) shards(s *Service, tokens []int32, candidates []*grebev1.Item) (shards []uint32, rows int) {
+	counts := e.model.Shards()
+	if counts == nil {
+		return nil, 0
+	}
+	keys := func(yield func(key uint64) bool) {
+		for _, t := range tokens {
+			if row, ok := e.model.ItemOf(t); ok && !yield(uint64(row)) {
+				return
+			}
+		}
+		for _, c := range candidates {
+			if row, ok := s.row(e.model, c.GetId(), c.Identifier); ok && !yield(uint64(row)) {
+				return
+			}
+		}
+	}
+	return counts.Hottest(make([]uint32, 0, profile), keys, profile), len(tokens) + len(candidates)
+}
