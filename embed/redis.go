@@ -2,11 +2,9 @@ package embed
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -114,15 +112,8 @@ func (r *Redis) mend() {
 	}
 }
 
-// option makes a client check replies, and hear of changes if somebody watches.
+// option makes a client hear of changes if somebody watches.
 func (r *Redis) option(o *rueidis.ClientOption) {
-	o.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-		conn, err := d.DialContext(ctx, "tcp", address)
-		if err != nil {
-			return nil, err
-		}
-		return checkReplies(conn, r.cfg.RowBytes), nil
-	}
 	if len(r.watchers) > 0 {
 		o.DisableCache, o.OnInvalidations = false, r.invalidated
 		o.ClientTrackingOptions = []string{"PREFIX", r.cfg.Prefix, "BCAST", "NOLOOP"}

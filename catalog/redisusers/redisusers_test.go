@@ -18,6 +18,7 @@ import (
 	"grebe/catalog"
 	"grebe/catalog/redisusers"
 	"grebe/embed/redisserver"
+	"grebe/internal/redisconn/redistest"
 )
 
 // people is what both backends do.
@@ -301,6 +302,36 @@ func TestANodeIsGone(t *testing.T) {
 		}
 		if _, ok, err := users.UserWithin(t.Context(), id); err != nil || !ok {
 			t.Fatalf("user %s on another node: %v, %v", id, ok, err)
+		}
+	}
+}
+
+// Malformed replies cost answers and connections. They used to end the process, in goroutines of the client.
+func TestMalformedReplies(t *testing.T) {
+	f := redistest.New(t)
+	s := open(t, f.Addr().String())
+	get := func(reply string) ([]byte, error) {
+		f.Reply(reply)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		record, _, err := s.Get(ctx, "u")
+		return record, err
+	}
+	const good = "*2\r\n$1\r\n7\r\n$1\r\nr\r\n"
+	for _, reply := range redistest.Malformed {
+		if record, err := get(reply); err == nil {
+			t.Errorf("%.40q: %q", reply, record)
+		}
+		var record []byte
+		var err error
+		for range 400 { // while the store is not asked, and while the connection is that of the reply before
+			if record, err = get(good); err == nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if string(record) != "r" || err != nil {
+			t.Fatalf("after %.40q: %q, %v", reply, record, err)
 		}
 	}
 }

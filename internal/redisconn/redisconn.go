@@ -1,10 +1,11 @@
 // Package redisconn keeps a connection to Redis or Valkey, one server or a cluster. It connects on the first use, and
 // again after an outage. After a failure the server is not asked for a moment, so that an outage costs requests no
-// deadline each.
+// deadline each. A malformed reply costs a connection, never the process.
 package redisconn
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -154,7 +155,7 @@ func (c *Conn) connect() {
 	option := rueidis.ClientOption{
 		InitAddress: c.cfg.Addresses, Username: c.cfg.Username, Password: c.cfg.Password,
 		DisableCache: true, DisableRetry: true, ReadBufferEachConn: 1 << 20, WriteBufferEachConn: 1 << 18,
-		Dialer: net.Dialer{Timeout: c.cfg.Dial}, ConnWriteTimeout: 5 * time.Second,
+		Dialer: net.Dialer{Timeout: c.cfg.Dial}, ConnWriteTimeout: 5 * time.Second, DialCtxFn: dial,
 	}
 	if c.cfg.Option != nil {
 		c.cfg.Option(&option)
@@ -173,6 +174,15 @@ func (c *Conn) connect() {
 	}
 	close(c.connecting)
 	c.connecting = nil
+}
+
+// dial makes a connection whose replies are checked.
+func dial(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return checkReplies(conn), nil
 }
 
 // newClient is rueidis.NewClient. A panic over what a server said is an error.

@@ -1,4 +1,4 @@
-package embed
+package redisconn
 
 import (
 	"bytes"
@@ -23,12 +23,12 @@ type checkedConn struct {
 	asked, answered atomic.Int64
 }
 
-// mostReplyBlob bounds a string of a reply. A row of another size than the table's may be as large.
+// mostReplyBlob bounds a string of a reply.
 const mostReplyBlob = 64 << 20
 
-func checkReplies(conn net.Conn, rowBytes int) net.Conn {
+func checkReplies(conn net.Conn) net.Conn {
 	c := &checkedConn{Conn: conn}
-	c.in = respScanner{mostBlob: int64(max(mostReplyBlob, rowBytes)), replies: true, whole: func() error {
+	c.in = respScanner{mostBlob: mostReplyBlob, replies: true, whole: func() error {
 		if c.answered.Add(1) > c.asked.Load() {
 			return errors.New("a reply that nothing asked for")
 		}
@@ -46,7 +46,7 @@ func (c *checkedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	good, bad := c.in.scan(p[:n])
 	if bad != nil {
-		c.err = fmt.Errorf("embed: a malformed reply of Redis: %w", bad)
+		c.err = fmt.Errorf("a malformed reply of Redis: %w", bad)
 		return good, c.err
 	}
 	return n, err
@@ -58,7 +58,7 @@ func (c *checkedConn) Write(p []byte) (int, error) {
 	_, err := c.out.scan(p)
 	c.mu.Unlock()
 	if err != nil {
-		return 0, fmt.Errorf("embed: a malformed command to Redis: %w", err)
+		return 0, fmt.Errorf("a malformed command to Redis: %w", err)
 	}
 	return c.Conn.Write(p)
 }
