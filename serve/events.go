@@ -254,7 +254,7 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 		l, err := w.model.Prompt.Targets(order, user, items)
 		return l, errors.Join(err, m.Annotate(l.Plan, l.User, &h.at))
 	}
-	doubts := m.Incomplete()
+	doubts, missing := m.Incomplete(), m.Missing()
 	r, err := s.run(ctx, w, true, func(l *prompt.Layout, job *engine.Job) {
 		for i := range items {
 			job.Hidden = append(job.Hidden, l.Answers+i)
@@ -267,6 +267,9 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 	err = e.predict(s, w.call, r, rows, h.at.Query)
 	if m.Incomplete() != doubts { // in this request's batch, or in a concurrent one
 		r.notes = append(r.notes, "rows of the model's item table could not be read: default rows were used in their place")
+	}
+	if m.Missing() != missing {
+		r.notes = append(r.notes, "the model's item table has no rows for some items: default rows were used in their place")
 	}
 	if err == nil {
 		e.served(w.call, user.Id, h, r)

@@ -22,3 +22,11 @@ func (v *Vocabulary) ItemOf(token int32) (row int32, ok bool) {
 	a := int32(v.cfg.actions())
 	return token / a, token < int32(v.cfg.Items)*a
 }
+
+// Missing counts the look-ups of rows that the model's item table does not have.
+func (m *Model) Missing() int64 {
+	if s, ok := m.source.(*tableRows); ok {
+		return s.table.Stats().Missing
+	}
+	return 0
+}
