@@ -36,7 +36,7 @@ type Report struct {
 	Layers []Layer `json:"layers"`
 	Bytes  int64   `json:"bytes"`       // of all tensors
 	After  int64   `json:"bytes_after"` // of all tensors, quantised
-	Kept   float64 `json:"kept"`        // share of the products' operations that keep their format
+	Kept   float64 `json:"kept"`        // share of the products' operations that keep their format, with ReadRows
 	// Calibration has what Calibrate found, if it ran.
 	Calibration []Sensitivity `json:"calibration,omitempty"`
 }
@@ -142,7 +142,7 @@ func measure(set *safetensors.Set, matrices map[string]*matrix, layers int) (*Re
 	}
 	type sums struct{ diff, all float64 }
 	errs := map[string]*sums{}
-	values, kept := 0, 0
+	all, kept := 0.0, 0.0
 	for _, name := range set.Names() {
 		m := matrices[name]
 		if m == nil {
@@ -165,9 +165,10 @@ func measure(set *safetensors.Set, matrices map[string]*matrix, layers int) (*Re
 			e.diff, e.all = e.diff+d*d, e.all+float64(v)*float64(v)
 		}
 		set.Release(name)
-		values += t.Rows * t.Cols
+		cost := operations(m.product, m.layer, layers, t.Rows*t.Cols)
+		all += cost
 		if l := &r.Layers[m.layer]; m.keep {
-			kept += t.Rows * t.Cols
+			kept += cost
 			if !slices.Contains(l.Kept, m.product) {
 				l.Kept = append(l.Kept, m.product)
 			}
@@ -183,7 +184,7 @@ func measure(set *safetensors.Set, matrices map[string]*matrix, layers int) (*Re
 			}
 		}
 	}
-	r.Kept = float64(kept) / float64(values)
+	r.Kept = kept / all
 	return r, nil
 }
 
