@@ -71,11 +71,22 @@ func (r *runner) eightProduct(m *linear, bias vector, x []float64) []float64 {
 	scale, q := quantised(m.dt, x)
 	out := make([]float64, m.out)
 	for i := range out {
-		sum := float32(dot(m.w[i*m.in:(i+1)*m.in], q))
+		sum := float32(r.dev.stored(m.dt, dot(m.w[i*m.in:(i+1)*m.in], q)))
 		out[i] = float64(float32(float32(sum*m.scales[i]) * scale))
 	}
 	if bias != nil {
 		add(out, bias)
 	}
 	return out
+}
+
+// stored is v as it is stored before or behind a product that computes in dt: GPUs keep attention's results and those
+// of products of FP8 in bf16.
+//
+//go:norace
+func (d *device) stored(dt compute.DType, v float64) float64 {
+	if d.coarse && dt == compute.FP8 {
+		return toBF16(v)
+	}
+	return v
 }

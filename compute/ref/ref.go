@@ -22,8 +22,7 @@ import (
 	"grebe/compute"
 )
 
-// device has memory and no other state. A coarse device rounds the operands of products as a real device may; the
-// tests use it to see that computetest's limits leave room for that.
+// device has memory and no other state. A coarse device rounds where a real device may.
 type device struct {
 	coarse bool
 	memory compute.Memory
@@ -31,6 +30,10 @@ type device struct {
 
 // New returns the reference device.
 func New() compute.Device { return &device{memory: compute.NewHostMemory()} }
+
+// NewCoarse returns a device that rounds the operands of products to bf16, or for f32 to two bf16, and what is stored
+// beside products of FP8 to bf16. Tests use it to see what limits must leave room for.
+func NewCoarse() compute.Device { return &device{coarse: true, memory: compute.NewHostMemory()} }
 
 func (d *device) Name() string { return "ref (float64)" }
 

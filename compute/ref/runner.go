@@ -147,6 +147,9 @@ func (r *runner) Output(w *compute.AttentionWeights) {
 		return
 	}
 	for i, x := range r.x {
+		for k, v := range r.att[i] {
+			r.att[i][k] = r.dev.stored(m.dt, v)
+		}
 		add(x, r.product(m, bias, r.att[i]))
 	}
 	r.att = nil
