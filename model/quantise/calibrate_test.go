@@ -128,8 +128,18 @@ func TestKeptProductsHelp(t *testing.T) {
 		t.Errorf("%.3g off with products kept, %.3g without", with, without)
 	}
 	to := dir + "-int8"
-	if _, err := quantise.Run(quantise.Options{From: dir, To: to, Keep: keep}); err != nil {
+	r, err := quantise.Run(quantise.Options{From: dir, To: to, Keep: keep})
+	if err != nil {
 		t.Fatal(err)
+	}
+	share := 0.0
+	for i := range all {
+		if all[i].Kept {
+			share += all[i].Share
+		}
+	}
+	if math.Abs(r.Kept-share) > 1e-9 {
+		t.Errorf("the checkpoint keeps %v of the operations, the calibration said %v", r.Kept, share)
 	}
 	if !slices.Equal(statesWith(t, to, model.Options{}), at) {
 		t.Error("the written checkpoint computes something else")
@@ -160,6 +170,26 @@ func TestCalibrateMeasuresTheEnd(t *testing.T) {
 		}
 		if moved := math.Sqrt(sum / 6); math.Abs(moved-s.Error) > 1e-4*moved+1e-7 {
 			t.Errorf("%s of layer %d: error %.6g, want %.6g", s.Product, s.Layer, s.Error, moved)
+		}
+	}
+}
+
+// Behind the attention of the last layer only rows that are read are computed, so its products cost less there.
+func TestShares(t *testing.T) {
+	dir := deep(t)
+	all, err := quantise.Calibrate(context.Background(), quantise.Calibration{Dir: dir, Device: ref.New(),
+		Format: compute.INT8, Prompts: [][]int32{{3, 1, 4}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := len(all) - 4
+	for i := range 4 {
+		want := all[i].Share
+		if all[i].Product != "qkv" {
+			want *= quantise.ReadRows
+		}
+		if got := all[last+i]; got.Product != all[i].Product || math.Abs(got.Share-want) > 1e-12 {
+			t.Errorf("%s of the last layer has a share of %v, want %v", got.Product, got.Share, want)
 		}
 	}
 }
