@@ -20,10 +20,26 @@ func NewSet(ix *Index) *Set {
 }
 
 // Add puts an item into the set.
-func (s *Set) Add(item uint32) {
-	p := s.ix.place[item]
+func (s *Set) Add(item uint32) { s.set(s.ix.place[item]) }
+
+// set adds the item at a position.
+func (s *Set) set(p uint32) {
 	s.words[p/64] |= 1 << (p % 64)
 	s.some[p/4096] |= 1 << (p / 64 % 64)
+}
+
+func (s *Set) setAll(positions []uint32) {
+	for _, p := range positions {
+		s.set(p)
+	}
+}
+
+func (s *Set) unsetAll(positions []uint32) {
+	for _, p := range positions {
+		if s.words[p/64] &^= 1 << (p % 64); s.words[p/64] == 0 {
+			s.some[p/4096] &^= 1 << (p / 64 % 64)
+		}
+	}
 }
 
 // Has reports whether an item is in the set.
@@ -65,6 +81,20 @@ func (s *Set) Subtract(o *Set) {
 		if s.words[i] &^= w; s.words[i] != 0 {
 			s.some[i/64] |= 1 << (i % 64)
 		}
+	}
+}
+
+// subtracted makes the set that of some words less others.
+func (s *Set) subtracted(words, others []uint64) {
+	for i := range s.some {
+		words := words[64*i : min(64*i+64, len(words))]
+		out, others, some := s.words[64*i:][:len(words)], others[64*i:][:len(words)], uint64(0)
+		for j, w := range words {
+			w &^= others[j]
+			out[j] = w
+			some = some>>1 | (w|-w)&(1<<63) // the top bit of w|-w is set unless w is 0
+		}
+		s.some[i] = some >> (64 - len(words))
 	}
 }
 

@@ -203,6 +203,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	pause := settle
 	idle := time.NewTicker(importIdle / 10)
 	defer idle.Stop()
+	k.prepare(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -220,9 +221,18 @@ func (k *Keeper) Run(ctx context.Context) {
 		}
 		start := time.Now()
 		k.CatchUp(ctx)
+		k.prepare(ctx)
 		// In a stream of changes, making snapshots takes at most half of the time.
 		pause = max(settle, time.Since(start))
 	}
+}
+
+// prepare orders the values of attributes that ranges are likely to be of, so that the first range does not wait.
+func (k *Keeper) prepare(ctx context.Context) {
+	k.build.Lock()
+	table := k.history.Head().Table()
+	k.build.Unlock()
+	table.Prepare(ctx)
 }
 
 // CatchUp makes a version of all changes so far, imports apart, and Renew. In a cluster the catalog's log ends the

@@ -8,12 +8,10 @@ import (
 	"grebe/catalog/filter"
 )
 
-// Bounds of the ordered attributes of a snapshot.
+// Bounds of what a snapshot keeps for ranges.
 const (
-	maxOrdered    = 16       // attributes
-	maxStepBytes  = 16 << 20 // of the sets of one attribute
-	minStepLength = 16       // values between two sets
-	maxSteps      = 256
+	maxOrdered = 16 // attributes
+	maxRanges  = 16 // sets of the ranges that were asked for last
 )
 
 type column struct {
@@ -24,38 +22,56 @@ type column struct {
 // ordered has the items of a snapshot by their value of an attribute. It never changes.
 type ordered struct {
 	keys  []int64
-	items []uint32
-	// steps has the items of the first values, a multiple of length of them each. It is nil if an item has several values:
-	// then the items of a range are not those of its end without those of its begin.
-	steps  []*beam.Set
-	length int
+	items *beam.Line
 }
 
-// between returns the items that have a value in a range.
+// spread is a range of an attribute.
+type spread struct {
+	of        column
+	low, high int64
+}
+
+// ranges has the sets of the ranges that were asked for last. The oldest goes first.
+type ranges struct {
+	of   [maxRanges]spread
+	sets [maxRanges]*beam.Set
+	next int
+}
+
+func (r *ranges) find(of spread) *beam.Set {
+	for i, s := range r.of {
+		if s == of {
+			return r.sets[i] // nil: none was kept here
+		}
+	}
+	return nil
+}
+
+func (r *ranges) keep(of spread, set *beam.Set) {
+	r.of[r.next], r.sets[r.next] = of, set
+	r.next = (r.next + 1) % maxRanges
+}
+
+// between returns the items that have a value in a range. The caller MUST NOT change the set.
 func (s *Snapshot) between(name string, r *filter.Range) *beam.Set {
-	o := s.column(column{name, r.Kind})
+	of := spread{column{name, r.Kind}, r.Low, r.High}
+	s.mu.Lock()
+	set := s.ranges.find(of)
+	s.mu.Unlock()
+	if set != nil {
+		return set
+	}
+	o := s.column(of.of)
 	from, _ := slices.BinarySearch(o.keys, r.Low)
 	to := len(o.keys)
 	if r.High < r.High+1 {
 		to, _ = slices.BinarySearch(o.keys, r.High+1)
 	}
-	if o.steps == nil || to-from <= o.length {
-		set := beam.NewSet(s.index)
-		for _, item := range o.items[from:max(from, to)] {
-			set.Add(item)
-		}
-		return set
-	}
-	set := o.first(to)
-	set.Subtract(o.first(from))
-	return set
-}
-
-// first returns the items of the first n values.
-func (o *ordered) first(n int) *beam.Set {
-	set := o.steps[n/o.length].Clone()
-	for _, item := range o.items[n/o.length*o.length : n] {
-		set.Add(item)
+	set = o.items.Between(from, max(from, to))
+	if len(name) <= maxNamed {
+		s.mu.Lock()
+		s.ranges.keep(of, set)
+		s.mu.Unlock()
 	}
 	return set
 }
@@ -82,32 +98,16 @@ func (s *Snapshot) column(of column) *ordered {
 
 func (s *Snapshot) order(of column) *ordered {
 	c := s.table.Column(of.name, of.kind)
-	o := &ordered{keys: c.Keys, items: c.Slots}
-	if !s.holdsAll(c.Slots) {
-		o.keys, o.items = make([]int64, 0, len(c.Keys)), make([]uint32, 0, len(c.Keys))
+	keys, items := c.Keys, c.Slots
+	if !s.holdsAll(items) {
+		keys, items = make([]int64, 0, len(c.Keys)), make([]uint32, 0, len(c.Keys))
 		for i, slot := range c.Slots {
 			if s.index.Holds(slot) {
-				o.keys, o.items = append(o.keys, c.Keys[i]), append(o.items, slot)
+				keys, items = append(keys, c.Keys[i]), append(items, slot)
 			}
 		}
 	}
-	steps := min(maxSteps, maxStepBytes/max(1, s.index.Len()/8), len(o.items)/minStepLength)
-	o.length = len(o.items)/max(1, steps) + 1
-	set := beam.NewSet(s.index)
-	for i, item := range o.items {
-		if i%o.length == 0 {
-			o.steps = append(o.steps, set.Clone())
-		}
-		if set.Has(item) {
-			o.steps = nil
-			return o
-		}
-		set.Add(item)
-	}
-	if len(o.items)%o.length == 0 {
-		o.steps = append(o.steps, set)
-	}
-	return o
+	return &ordered{keys, beam.NewLine(s.index, items)}
 }
 
 func (s *Snapshot) holdsAll(slots []uint32) bool {

@@ -125,7 +125,8 @@ func TestFiltersAgainstBruteForce(t *testing.T) {
 		for range 200 {
 			v := versions[r.IntN(len(versions))]
 			f := drawFilter(r)
-			set, want := v.snap.filter(f), 0
+			v.snap.filter(f)
+			set, want := v.snap.filter(f), 0 // the second time ranges are kept sets
 			for id, attributes := range v.items {
 				slot, ok := v.snap.number(id)
 				if !ok {
@@ -169,9 +170,6 @@ func TestRangesAreMadeBeforeASnapshotIsUsed(t *testing.T) {
 	}
 	if n := snap.filter(request.Filter).Len(); n != 1400 || snap.mustBuild(request) || len(snap.columns()) != 1 {
 		t.Fatalf("%d items, want 1400; an index must be made: %v", n, snap.mustBuild(request))
-	}
-	if o := snap.column(column{"price", filter.Number}); len(o.steps) < 4 {
-		t.Fatalf("%d steps for 2000 items", len(o.steps))
 	}
 	must(s.catalog.PutItem(&grebev1.Item{Id: "i5", Codes: codesOf(1, 1),
 		Attributes: map[string]*grebev1.Values{"price": {Values: []string{"1499.5"}}}}))

@@ -33,6 +33,7 @@ type Snapshot struct {
 	mu      sync.Mutex
 	sets    map[attribute]*beam.Set // items by attribute, made on first use
 	ordered map[column]*ordered     // items by the value of an attribute, made on first use
+	ranges  ranges
 }
 
 type attribute struct{ name, value string }
@@ -111,7 +112,7 @@ func (s *Snapshot) Attributes(name string) (has bool, all []string) {
 // number returns an item's number in the index.
 func (s *Snapshot) number(id string) (uint32, bool) { return s.table.Find(id, s.index.Holds) }
 
-// filter returns the items that meet all conditions.
+// filter returns the items that meet all conditions. The caller MUST NOT change the set.
 func (s *Snapshot) filter(f filter.Filter) *beam.Set {
 	var all *beam.Set
 	meet := func(set *beam.Set) {
@@ -126,7 +127,11 @@ func (s *Snapshot) filter(f filter.Filter) *beam.Set {
 			meet(s.having(name, c.Any))
 		}
 		if c.Range != nil {
-			meet(s.between(name, c.Range))
+			set := s.between(name, c.Range)
+			if alone := len(f) == 1 && c.Any == nil && len(c.Not) == 0; !alone {
+				set = set.Clone()
+			}
+			meet(set)
 		}
 	}
 	for name, c := range f {

@@ -1,8 +1,11 @@
 package history
 
 import (
+	"cmp"
+	"context"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
 	"grebe/catalog/filter"
@@ -12,6 +15,10 @@ import (
 const (
 	maxColumns      = 16
 	maxColumnValues = 64 << 20 // of all columns
+
+	maxPrepared       = 4        // columns that are made before a question
+	maxPreparedValues = 16 << 20 // of all of them, about
+	samples           = 512      // items that say which they are
 )
 
 // columns keeps the ordered values of attributes. All tables of a generation share it.
@@ -52,6 +59,61 @@ func (t *Table) Column(name string, kind filter.Kind) *Column {
 	col.upTo = t.Slots()
 	c.keep(of, col)
 	return col
+}
+
+// Prepare makes the columns of attributes that look like numbers or times, so that the first question does not wait. It
+// leaves out those that are there already, and ends early with the context.
+func (t *Table) Prepare(ctx context.Context) {
+	for i, of := range t.likely() {
+		if i == maxPrepared || (i+1)*t.Slots() > maxPreparedValues || ctx.Err() != nil {
+			return
+		}
+		c := t.ordered
+		c.mu.Lock()
+		known := c.kept[of] != nil
+		c.mu.Unlock()
+		if !known {
+			t.Column(of.name, of.kind)
+		}
+	}
+}
+
+// likely returns the attributes that most items of a sample have, and whose values there are all numbers, or all times.
+// Those of most items come first.
+func (t *Table) likely() (out []columnOf) {
+	defer runtime.KeepAlive(t)
+	has, values := map[string]int{}, map[columnOf]int{}
+	n := min(samples, t.Slots())
+	for i := range n {
+		r := t.record(uint32(i * t.Slots() / n))
+		r.names(func(shared string) bool {
+			name := strings.Clone(shared)
+			all := map[filter.Kind]bool{filter.Number: true, filter.Time: true}
+			r.values(name, func(v string) bool {
+				for kind := range all {
+					_, ok := kind.Key(v)
+					all[kind] = all[kind] && ok
+				}
+				return true
+			})
+			has[name]++
+			for kind, ok := range all {
+				if ok {
+					values[columnOf{name, kind}]++
+				}
+			}
+			return len(has) < samples
+		})
+	}
+	for of, count := range values {
+		if count == has[of.name] && count > n/2 {
+			out = append(out, of)
+		}
+	}
+	slices.SortFunc(out, func(a, b columnOf) int {
+		return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a.name, b.name), cmp.Compare(a.kind, b.kind))
+	})
+	return out
 }
 
 // pair is a value and its slot.
