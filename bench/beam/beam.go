@@ -1,7 +1,7 @@
 // Package beam measures the generation of items on the CPU. It compares attention of beams behind a shared prompt with
 // beams that each attend to the prompt by themselves, in time and in memory. It compares selection with sorting and
-// with heaps. It runs whole recommendations with and without the constraint to valid paths, and catalogs with real
-// codes.
+// with heaps. It runs whole recommendations with and without the constraint to valid paths, with and without filters by
+// ranges, and catalogs with real codes.
 //
 // The contenders take turns within each block, in an order drawn anew. Ratios are medians of the blocks' own ratios,
 // with bootstrap intervals of 95 %. The weights are random.
@@ -19,7 +19,7 @@ import (
 )
 
 // Parts that Run can measure.
-var Parts = []string{"attention", "selection", "recommend"}
+var Parts = []string{"attention", "selection", "recommend", "filter"}
 
 // Options say what to measure. Zero values stand for defaults.
 type Options struct {
@@ -36,7 +36,7 @@ type Options struct {
 	JSON     bool
 
 	beams, logits int // of selection: 512 of 8,192; tests take fewer
-	items         int // of the catalog of recommendations; 500,000
+	items         int // of the catalog of recommendations; 500,000, twice as many for filters
 }
 
 func (o *Options) setDefaults() {
@@ -82,6 +82,7 @@ type Report struct {
 	Model       string       `json:"model,omitempty"`
 	Recommend   []Recommend  `json:"recommend,omitempty"`
 	Throughputs []Throughput `json:"throughput,omitempty"`
+	Filter      []Filter     `json:"filter,omitempty"`
 
 	Checks []Check `json:"checks"`
 }
@@ -122,8 +123,10 @@ func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
 			err = selection(ctx, &o, &r, p)
 		case "recommend":
 			err = recommend(ctx, &o, &r, p)
+		case "filter":
+			err = filtered(ctx, &o, &r, p)
 		default:
-			err = fmt.Errorf("no part %q: want attention, selection or recommend", part)
+			err = fmt.Errorf("no part %q: want attention, selection, recommend or filter", part)
 		}
 		if err != nil {
 			return r, fmt.Errorf("bench beam: %w", err)

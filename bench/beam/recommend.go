@@ -48,7 +48,7 @@ type crowd struct {
 	seed    uint64
 }
 
-func openCrowd(ctx context.Context, o *Options) (*crowd, error) {
+func openCrowd(ctx context.Context, o *Options, count int) (*crowd, error) {
 	cfg := prompt.Config{GenerateInstruction: prompt.Text{Tokens: []int32{1, 2, 3}}}
 	for l := range int32(levels) {
 		cfg.Codes.FirstToken = append(cfg.Codes.FirstToken, firstCode+l*levelSize)
@@ -59,10 +59,11 @@ func openCrowd(ctx context.Context, o *Options) (*crowd, error) {
 		return nil, err
 	}
 	r := rand.New(rand.NewPCG(4, 4))
-	items := make([]*prompt.Item, o.items)
+	items := make([]*prompt.Item, count)
 	for i := range items {
 		items[i] = &prompt.Item{ID: fmt.Sprint("i", i), Identifier: -1,
-			Codes: []int32{r.Int32N(levelSize), r.Int32N(levelSize), r.Int32N(levelSize)}}
+			Codes:      []int32{r.Int32N(levelSize), r.Int32N(levelSize), r.Int32N(levelSize)},
+			Attributes: map[string][]string{"price": {fmt.Sprintf("%d.%02d", price(i)/100, price(i)%100)}}}
 	}
 	snap, err := generate.NewSnapshot("bench", items, s.prompt, s.model, nil)
 	if err != nil {
@@ -85,12 +86,17 @@ func (c *crowd) user(n uint64) []int32 {
 
 // ask recommends once.
 func (c *crowd) ask(ctx context.Context, user uint64, width int, free bool) (*generate.Result, error) {
-	return c.generator.Recommend(ctx, &generate.Request{
-		UserID: fmt.Sprint("u", user), User: c.user(user), N: wanted, Width: width, Free: free})
+	q := c.request(user, width)
+	q.Free = free
+	return c.generator.Recommend(ctx, q)
+}
+
+func (c *crowd) request(user uint64, width int) *generate.Request {
+	return &generate.Request{UserID: fmt.Sprint("u", user), User: c.user(user), N: wanted, Width: width}
 }
 
 func recommend(ctx context.Context, o *Options, r *Report, p *printer) error {
-	c, err := openCrowd(ctx, o)
+	c, err := openCrowd(ctx, o, o.items)
 	if err != nil {
 		return err
 	}
