@@ -12,7 +12,7 @@
 //
 // Memory: an item takes about 30 bytes beyond its record, which has its strings, a byte for each, and its numbers. A
 // user takes about 280 bytes, plus 16 and the id's length per item of its history, plus 96 and the item's id per event.
-// Options.MaxMemory bounds the sum.
+// Options.MaxMemory bounds the sum. Of what is left, up to 64 MiB have items that were decoded lately.
 //
 // Deletion: a deleted item or user is gone for readers when the call returns. Its bytes are gone from
 // the files (write-ahead log included) when a background sweep has rewritten the files that held
@@ -122,6 +122,7 @@ type Catalog struct {
 	mu      sync.RWMutex
 	id      string
 	items   *items
+	recent  *recent
 	users   map[string]*userEntry
 	totals  totals
 	uncut   bool  // items have changed since the last cut, or may have
@@ -147,7 +148,8 @@ type totals struct {
 // New returns an empty catalog in memory. It needs no Close.
 func New(opt Options) *Catalog {
 	opt.setDefaults()
-	c := &Catalog{opt: opt, id: rand.Text(), items: newItems(), users: map[string]*userEntry{}}
+	c := &Catalog{opt: opt, id: rand.Text(), items: newItems(), recent: new(recent),
+		users: map[string]*userEntry{}}
 	if opt.OnChange != nil {
 		c.watches = []func(Change){opt.OnChange}
 	}
@@ -191,13 +193,13 @@ func (c *Catalog) Item(id string) (*prompt.Item, bool) {
 // NOT change it.
 func (c *Catalog) Lookup(id string) (it *prompt.Item, version uint64, ok bool) {
 	c.mu.RLock()
-	items := c.items
-	e, ok := items.look(id)
+	e, ok := c.items.look(id)
+	recent, room := c.recent, c.opt.MaxMemory-c.totals.bytes
 	c.mu.RUnlock()
 	if !ok {
 		return nil, 0, false
 	}
-	return items.decode(e, id), e.version, true
+	return recent.item(e, id, room), e.version, true
 }
 
 // Match calls f with an item that it MUST NOT keep, and returns what f returned; false: there is no such item. It
@@ -238,11 +240,24 @@ func (c *Catalog) Resolve(m *grebev1.User) (u *prompt.User, unknown int) {
 	return ResolveWith(m, c.Item)
 }
 
+// fewNames is the length up to which histories may have an item in memory as often as they name it.
+const fewNames = 64
+
 // ResolveWith is Resolve with items that find returns.
 func ResolveWith(m *grebev1.User, find func(id string) (*prompt.Item, bool)) (u *prompt.User, unknown int) {
 	u = &prompt.User{ID: m.Id, Text: m.GetText(), Tokens: m.Tokens}
+	var named map[string]*prompt.Item // of long histories: one may name a large item ten thousand times
+	if len(m.History)+len(m.Events)+len(m.NewEvents) > fewNames {
+		named = map[string]*prompt.Item{}
+	}
 	add := func(id string) {
-		if it, ok := find(id); ok {
+		it, ok := named[id]
+		if !ok {
+			if it, ok = find(id); ok && named != nil {
+				named[id] = it
+			}
+		}
+		if ok {
 			u.History = append(u.History, it)
 		} else {
 			unknown++

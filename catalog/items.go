@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync/atomic"
 
 	"grebe/internal/offheap"
 	"grebe/prompt"
@@ -30,8 +29,6 @@ type items struct {
 	tail   uint64   // the block that the next record goes to; 0: none yet
 	sparse []uint64 // blocks of which more than half is garbage
 	bytes  int      // of records and what is before them, without garbage
-
-	recent [recentItems]atomic.Pointer[decoded]
 }
 
 // shard is an open hash table, which grows by itself. A slot is 0 if it is free, else gone or a slot of an item:
@@ -55,8 +52,6 @@ const (
 	blockSize     = 4 << 20 // of most blocks of a large catalog; a larger record has a block of its own
 	offHeapFrom   = 1 << 20 // bytes of a block that is not on the Go heap
 	tableOffHeap  = 1 << 10 // slots of a table that is not
-
-	recentItems = 1 << 14
 )
 
 // block has records. It is unmapped when nothing reaches it any more.
@@ -72,12 +67,6 @@ type itemEntry struct {
 	record  record
 	version uint64
 	block   *block // has the record's memory; nil: the Go heap has it
-}
-
-// decoded is an item that was read lately.
-type decoded struct {
-	item    *prompt.Item
-	version uint64
 }
 
 func newItems() *items {
@@ -121,17 +110,6 @@ func (e *itemEntry) item() *prompt.Item {
 	if err != nil { // it was made or checked when it came
 		panic(fmt.Sprintf("catalog: item %q: %v", e.record.id(), err))
 	}
-	return it
-}
-
-// decode is item, and remembers the last few thousands, of any size: a history may name a long item ten thousand times.
-func (s *items) decode(e itemEntry, id string) *prompt.Item {
-	r := &s.recent[e.version%recentItems]
-	if d := r.Load(); d != nil && d.version == e.version && d.item.ID == id {
-		return d.item
-	}
-	it := e.item()
-	r.Store(&decoded{it, e.version})
 	return it
 }
 

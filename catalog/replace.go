@@ -298,6 +298,7 @@ func (cp *copying) show() {
 	cp.totals.version, cp.totals.dropped = cp.head.Version, r.totals.dropped
 	c.mu.Lock()
 	c.id, c.items, c.users, c.totals, c.uncut = cp.head.ID, cp.items, cp.users, cp.totals, true
+	c.recent = new(recent) // versions are those of another catalog
 	c.mu.Unlock()
 	for i := range r.steps {
 		if s := &r.steps[i]; s.deletion && s.user && c.opt.TrackDeletions {
