@@ -91,21 +91,31 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 	both.divided = true
 	m.app.log.Info("KV and rows share memory", "model", mc.Name, "table", mc.ItemTable, "memory", human.Bytes(books.Total),
 		"rows", human.Round(share, 3), "boundary", cfg.Cache.Boundary)
+	refiller, err := m.app.refill(cfg, mc.ItemTable, table, most, &m.closers)
+	if err != nil {
+		return err
+	}
 	if cfg.Cache.Boundary == "fixed" {
 		now, _, all := cache.Slabs()
 		_, err = cache.Grow(all - now)
+		table.Watch(refiller.Gathered)
+		m.closers.run(refiller.Run)
 		return err
 	}
 	slo := time.Duration(cfg.SLOMillis) * time.Millisecond
 	controller := &alloc.Climb{SLO: float64(slo) / float64(time.Millisecond)}
 	both.divider, err = divide.New(divide.Config{
 		Pool: both.pool, Rows: cache, KV: both.store, Controller: controller, SLO: slo, Log: m.app.log, Name: mc.Name,
-		Above: both.above,
+		Above: both.above, Grown: refiller.Grown,
 	}, share)
 	if err != nil {
 		return err
 	}
-	table.Watch(both.divider.Gathered)
+	table.Watch(func(b embed.Batch) {
+		both.divider.Gathered(b.Hashes, b.Hits, b.Took)
+		refiller.Gathered(b)
+	})
+	m.closers.run(refiller.Run)
 	m.closers.run(both.divider.Run)
 	return m.app.registry.Register(both.divider)
 }

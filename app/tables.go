@@ -12,6 +12,7 @@ import (
 	"grebe/embed"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
+	"grebe/internal/durable"
 )
 
 // openTables opens the embedding tables that cfg names. It returns nil if there are none.
@@ -28,6 +29,9 @@ func (a *App) openTables(cfg *config.Config) (*embed.Tables, error) {
 		return nil, err
 	}
 	a.closers.add(tables.Close)
+	if err := errors.Join(durable.RemoveParts(datadir.HotRows(cfg.DataDir, "")), a.refillTables(tables, cfg)); err != nil {
+		return nil, err
+	}
 	a.log.Info("tables of embeddings opened", "tables", tables.Names())
 	for i := range cfg.Tables {
 		warnOfSilence(&cfg.Tables[i], a.log)

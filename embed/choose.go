@@ -14,9 +14,10 @@ import (
 // row is not worth the place of any.
 type chooser interface {
 	place(home int, s *set, h, now uint64) (int, bool)
-	use(word, now uint64) uint64    // the stamp after another use; takes no lock
-	ask(home int, s *set, h uint64) // for the memory that place looks at
-	hint(home int, s *set)          // asks for more of it, when that which was asked for is there; takes no lock
+	use(word, now uint64) uint64             // the stamp after another use; takes no lock
+	steady(now uint64, share float32) uint64 // the stamp of a row that is used so often
+	ask(home int, s *set, h uint64)          // for the memory that place looks at
+	hint(home int, s *set)                   // asks for more of it, when that which was asked for is there; takes no lock
 	// asks for the rest, some time after hint; the slot that place would choose, −1: not known
 	next(home int, s *set) int
 	removed(home int, s *set, slot int)
@@ -42,14 +43,15 @@ func (oldest) place(_ int, s *set, _, now uint64) (int, bool) {
 	return slot, true
 }
 
-func (oldest) use(_, now uint64) uint64           { return now }
-func (oldest) ask(_ int, s *set, _ uint64)        { prefetch(unsafe.Pointer(&s.slots), setBytes-setHead) }
-func (oldest) hint(int, *set)                     {}
-func (oldest) next(int, *set) int                 { return -1 }
-func (oldest) removed(int, *set, int)             {}
-func (oldest) opened(int)                         {}
-func (oldest) expect(int, uint64, uint64, uint64) {}
-func (oldest) setBytes() int                      { return 0 }
+func (oldest) use(_, now uint64) uint64            { return now }
+func (oldest) steady(now uint64, _ float32) uint64 { return now }
+func (oldest) ask(_ int, s *set, _ uint64)         { prefetch(unsafe.Pointer(&s.slots), setBytes-setHead) }
+func (oldest) hint(int, *set)                      {}
+func (oldest) next(int, *set) int                  { return -1 }
+func (oldest) removed(int, *set, int)              {}
+func (oldest) opened(int)                          {}
+func (oldest) expect(int, uint64, uint64, uint64)  {}
+func (oldest) setBytes() int                       { return 0 }
 
 // valued does what an evict.SlabSet decides for each set: the row that is worth least makes room, or the missed row is
 // declined. Its tuner listens to some keys and says off the path how rows are valued; that may be stale.
@@ -109,6 +111,10 @@ func (v *valued) expect(home int, h, word, now uint64) {
 
 func (v *valued) use(word, now uint64) uint64 { return uint64(v.slab.Use(evict.Stamp(word), now)) }
 
+func (v *valued) steady(now uint64, share float32) uint64 {
+	return uint64(v.slab.Steady(now, float64(share)))
+}
+
 func (v *valued) place(home int, s *set, h, now uint64) (int, bool) {
 	slot, m, ok := v.sets[home].Place(v.slab, h, now, evict.Mode(v.tuner.mode.Load()), s)
 	if ok {
@@ -155,6 +161,13 @@ func (a *adapted) expect(home int, h, word, _ uint64) { a.history.put(home, h, s
 
 func (a *adapted) use(word, now uint64) uint64 {
 	return uint64(a.learner.scale.use(stamp(word), uint32(now)))
+}
+
+func (a *adapted) steady(now uint64, share float32) uint64 {
+	count := func(halfLife int) uint16 {
+		return uint16(min(max(float64(share)*math.Exp2(float64(halfLife))/math.Ln2, 1)*oneUse, math.MaxUint16))
+	}
+	return uint64(newStamp(uint32(now), count(a.learner.scale.short), count(a.learner.scale.long)))
 }
 
 // setBytes is an estimate: a policy keeps about 130 bytes per slot.

@@ -52,7 +52,7 @@ type Table struct {
 	timeout time.Duration
 	scratch sync.Pool
 	stripes atomic.Int32
-	watch   func(hashes []uint64, hits int, took time.Duration) // of batches; nil: nobody does
+	watch   func(Batch) // of batches; nil: nobody does
 
 	listeners listeners
 	shards    atomic.Pointer[Shards] // nil: look-ups are not counted by shard
@@ -136,7 +136,7 @@ type scratch struct {
 	why     []cause // of the keys that were not found
 	watched []access
 	lookups lookups
-	hashes  []uint64 // of all keys, for who watches
+	hashes  []uint64 // of all keys, then of those that missed, for who watches
 	at      uint64   // time of the first lookup
 	sets    int      // in use then
 	stripe  int

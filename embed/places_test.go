@@ -296,11 +296,11 @@ func TestWatchersOfATableInMemory(t *testing.T) {
 		}
 	}
 	var told []string
-	table.Watch(func(hashes []uint64, hits int, took time.Duration) {
-		if hashes[0] != mix(3) || took < 0 || took > time.Hour {
-			t.Errorf("told of %x after %v", hashes, took)
+	table.Watch(func(b Batch) {
+		if b.Hashes[0] != mix(3) || b.Took < 0 || b.Took > time.Hour {
+			t.Errorf("told of %x after %v", b.Hashes, b.Took)
 		}
-		told = append(told, fmt.Sprint(len(hashes), " ", hits))
+		told = append(told, fmt.Sprint(len(b.Hashes), " ", b.Hits))
 	})
 	out := make([]byte, 3*testRow)
 	table.Gather(t.Context(), []uint64{3, 4, 77}, out)

@@ -1,7 +1,5 @@
 package embed
 
-import "time"
-
 // RowsIn returns how many rows a cache on pages of a pool has room for in so many bytes: slabs are whole.
 func RowsIn(bytes int64, page, rowBytes int) int {
 	set := setSlots * rowBytes
@@ -24,20 +22,4 @@ func (t *Table) SetCache(c *Cache) error {
 	t.cache = fresh.cache
 	t.listeners.mu.Unlock()
 	return nil
-}
-
-// Watch has f called after every batch with its keys' hashes, how many rows were cached and how long the store took for
-// the others. It MUST be called before the table is used. The hashes are f's until it returns.
-func (t *Table) Watch(f func(hashes []uint64, hits int, took time.Duration)) { t.watch = f }
-
-// told tells who watches of a batch.
-func (t *Table) told(keys []uint64, g *Gathered, s *scratch, took time.Duration) {
-	if t.watch == nil || len(keys) == 0 {
-		return
-	}
-	s.hashes = s.hashes[:0]
-	for _, k := range keys {
-		s.hashes = append(s.hashes, mix(k))
-	}
-	t.watch(s.hashes, g.Hits, took)
 }

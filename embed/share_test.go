@@ -3,7 +3,6 @@ package embed
 import (
 	"context"
 	"testing"
-	"time"
 
 	"grebe/pool"
 )
@@ -38,11 +37,11 @@ func TestLateCacheAndWatcher(t *testing.T) {
 	if err := table.SetCache(c); err != nil {
 		t.Fatal(err)
 	}
-	var lookups, hits int
+	var lookups, hits, misses int
 	seen := map[uint64]bool{}
-	table.Watch(func(hashes []uint64, n int, _ time.Duration) {
-		lookups, hits = lookups+len(hashes), hits+n
-		for _, h := range hashes {
+	table.Watch(func(b Batch) {
+		lookups, hits, misses = lookups+len(b.Hashes), hits+b.Hits, misses+len(b.Missed)
+		for _, h := range b.Hashes {
 			seen[h] = true
 		}
 	})
@@ -53,8 +52,9 @@ func TestLateCacheAndWatcher(t *testing.T) {
 			t.Fatalf("rows %v", out)
 		}
 	}
-	if lookups != 6 || hits != 3 || len(seen) != 3 {
-		t.Errorf("told of %d look-ups of %d rows, %d cached; want 6, 3 and 3", lookups, len(seen), hits)
+	if lookups != 6 || hits != 3 || misses != 3 || len(seen) != 3 {
+		t.Errorf("told of %d look-ups of %d rows, %d cached and %d missed; want 6, 3, 3 and 3", lookups, len(seen), hits,
+			misses)
 	}
 	small, err := NewCache(p, Config{Rows: 64, RowBytes: 8})
 	if err != nil {

@@ -53,6 +53,15 @@ func (c Slab) Use(m Stamp, now uint64) Stamp {
 	return Stamp(now>>(c.last&63)<<(2*fieldBits) | short&fieldMask<<fieldBits | long&fieldMask)
 }
 
+// Steady returns the stamp of a row that has had this share of all accesses for long, and was used now.
+func (c Slab) Steady(now uint64, share float64) Stamp {
+	count := func(halfLife uint) uint64 {
+		n := math.Log2(max(share*math.Exp2(float64(halfLife))/math.Ln2, 1))
+		return field(now, halfLife) + uint64(n*(1<<fraction))
+	}
+	return Stamp(now>>(c.last&63)<<(2*fieldBits) | count(c.short)&fieldMask<<fieldBits | count(c.long)&fieldMask)
+}
+
 // Parts returns the constants that Use works with, for callers that update many stamps with vector instructions: the
 // shifts from the time to the units of last, short and long, and log2(1 + 2^−d) by d. Index 255 stands for all larger
 // d.

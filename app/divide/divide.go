@@ -1,8 +1,8 @@
 // Package divide keeps a pool divided between embeddings and KV as a controller decides. Requests report their
 // statistics. The controller decides at the end of each epoch; an alloc.Watcher also after each part of one. The
 // boundary then moves and both caches follow: KV evicts what exceeds its part, embeddings take pages or give them back.
-// New capacity for embeddings is filled in the background, at the rate that a governor allows beside demand. Every
-// decision is logged with its reasons, and counted.
+// Rows that have a new place then are moved there in the background; Config.Grown hears when that is done, and a
+// Refiller fetches others. Every decision is logged with its reasons, and counted.
 //
 // Shadows of both caches (alloc.Shadow) estimate what more memory would have saved. They see one row in 64, and every
 // user.
@@ -50,12 +50,11 @@ type Config struct {
 	Rows       Rows
 	KV         KV
 	Controller alloc.Controller
-	SLO        time.Duration // 30 ms
-	Link       float64       // bytes per second at which rows are fetched, until measured; 1e9
-	Name       string        // name of the model that owns the memory, for metrics
-	Above      int64         // bytes of KV in a faster tier, which fills before the pool
-	Share      float64       // share of the link's idle bandwidth for filling new capacity; 0.5
-	Log        *slog.Logger  // nil: nothing is logged
+	SLO        time.Duration  // 30 ms
+	Grown      func(rows int) // called when there is room for so many more rows; may be nil
+	Name       string         // name of the model that owns the memory, for metrics
+	Above      int64          // bytes of KV in a faster tier, which fills before the pool
+	Log        *slog.Logger   // nil: nothing is logged
 	Now        func() time.Time
 }
 
@@ -68,7 +67,6 @@ type Divider struct {
 	spare []float64  // latencies of the last epoch, reused
 
 	mu       sync.Mutex
-	governor alloc.Governor
 	rows, kv *alloc.Shadow
 	seen     *visits // users' last visits
 	epoch    epoch
@@ -77,7 +75,8 @@ type Divider struct {
 	lastP99  float64
 	lastLate float64
 	saves    float64   // milliseconds that a cached row saves: the time that missed rows took in the last epoch
-	filling  bool      // new capacity is not yet filled
+	filling  bool      // rows are not yet in their new places
+	grown    int       // rows that there is room for since then
 	fetched  time.Time // end of the last fetch
 
 	moves sync.Mutex // one move or filling at a time
@@ -123,7 +122,6 @@ const (
 	fillRows     = 256     // rows copied at a time
 	fillPause    = 2 * time.Millisecond
 	defaultSLO   = 30 * time.Millisecond
-	defaultLink  = 1e9
 	defaultShare = 0.5
 )
 
@@ -135,11 +133,8 @@ func New(cfg Config, alpha float64) (*Divider, error) {
 	if cfg.SLO <= 0 {
 		cfg.SLO = defaultSLO
 	}
-	if cfg.Link <= 0 {
-		cfg.Link = defaultLink
-	}
-	if cfg.Share <= 0 {
-		cfg.Share = defaultShare
+	if cfg.Grown == nil {
+		cfg.Grown = func(int) {}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -148,8 +143,7 @@ func New(cfg Config, alpha float64) (*Divider, error) {
 		cfg.Now = time.Now
 	}
 	d := &Divider{cfg: cfg, start: cfg.Now(), seen: newVisits(mostUsers)}
-	d.governor = alloc.Governor{Link: cfg.Link, Share: cfg.Share}
-	d.saves = 1e3 * float64(cfg.Rows.RowBytes()) / cfg.Link
+	d.saves = 1e3 * float64(cfg.Rows.RowBytes()) / unmeasured
 	d.rows, d.kv = alloc.NewShadow(watchRows, shadowRows), alloc.NewShadow(1, shadowUsers)
 	d.epoch.began, d.part.began = d.start, d.start
 	d.last = alloc.Decision{From: alpha, To: alloc.Clip(alpha)}
@@ -210,7 +204,6 @@ func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 		e.linked += ms(min(fetching, max(now.Sub(d.fetched), 0)))
 		d.fetched = now
 	}
-	d.governor.Demand(now.Sub(d.start).Seconds(), int64(len(keys)-hits)*row)
 	for _, k := range keys {
 		if d.rows.Watches(k) {
 			d.rows.Use(k, row, d.saves)
@@ -359,7 +352,10 @@ func (d *Divider) apply(alpha float64) {
 	}
 	d.mu.Lock()
 	d.count.moved += int64(moved) * int64(slab)
-	d.filling = d.filling || want > now
+	if want > now {
+		d.filling = true
+		d.grown += moved * slab / d.cfg.Rows.RowBytes()
+	}
 	d.mu.Unlock()
 	kv := d.cfg.Pool.For(pool.KV).Stats().Total
 	for !d.resize(books.Total, kv) {
@@ -374,28 +370,28 @@ func (d *Divider) resize(rows, kv int64) bool {
 	return first && second
 }
 
-// Fill copies rows to new capacity, as many as the governor allows now. It returns false when nothing is left to do.
+// Fill moves up to fillRows rows to new capacity. It returns false when nothing is left to do.
 func (d *Divider) Fill() bool {
 	d.moves.Lock()
 	defer d.moves.Unlock()
 	d.mu.Lock()
-	row := int64(d.cfg.Rows.RowBytes())
-	granted := d.governor.Grant(d.cfg.Now().Sub(d.start).Seconds(), fillRows*row)
 	filling := d.filling
 	d.mu.Unlock()
 	if !filling {
 		return false
 	}
-	rows := int(granted / row)
-	if rows == 0 {
-		return true
-	}
-	moved, done := d.cfg.Rows.Rehome(rows)
+	moved, done := d.cfg.Rows.Rehome(fillRows)
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.governor.Spend(int64(moved) * row)
-	d.count.filled += int64(moved) * row
+	d.count.filled += int64(moved) * int64(d.cfg.Rows.RowBytes())
 	d.filling = !done
+	grown := d.grown
+	if done {
+		d.grown = 0
+	}
+	d.mu.Unlock()
+	if done && grown > 0 {
+		d.cfg.Grown(grown)
+	}
 	return !done
 }
 
@@ -440,7 +436,7 @@ var (
 	movedDesc = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.",
 		[]string{"model"}, nil)
 	filledDesc = prometheus.NewDesc("grebe_pool_filled_bytes_total",
-		"Bytes of rows copied to new capacity in the background.", []string{"model"}, nil)
+		"Bytes of cached rows that moved to new capacity in the background.", []string{"model"}, nil)
 )
 
 // Collect implements prometheus.Collector.

@@ -98,8 +98,7 @@ func (j jump) Decide(o *alloc.Observation) alloc.Decision {
 // The boundary moves over and over while requests run on both caches: none fails and no page is lost.
 func TestMovesUnderLoad(t *testing.T) {
 	s := newSystem(t)
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: jump{rand.New(rand.NewPCG(1, 1))},
-		Link: 1e12}, 0.5)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: jump{rand.New(rand.NewPCG(1, 1))}}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +165,7 @@ func TestBothSidesFollow(t *testing.T) {
 // A controller that uses shadows finds the side that would save more.
 func TestClimbsOnShadows(t *testing.T) {
 	s := newSystem(t)
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: &alloc.Climb{}, Link: 1e9}, 0.5)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: &alloc.Climb{}}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,8 +131,8 @@ func realRun(ctx context.Context, c alloc.Controller, alpha float64) (_ *Real, e
 	if n.table, err = embed.NewTable(slowStore{}, rows, embed.TableConfig{}); err != nil {
 		return nil, err
 	}
-	n.divider, err = divide.New(divide.Config{Pool: p, Rows: rows, KV: n.store, Controller: c, SLO: SLO * time.Millisecond,
-		Link: realRow * 1e6 / realMissing}, alpha)
+	n.divider, err = divide.New(divide.Config{Pool: p, Rows: rows, KV: n.store, Controller: c,
+		SLO: SLO * time.Millisecond}, alpha)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@
 package datadir
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,15 @@ func Imports(dir string) string { return filepath.Join(dir, "imports") }
 
 // Tables is the folder of tables of embeddings in Pebble.
 func Tables(dir string) string { return filepath.Join(dir, "tables") }
+
+// HotRows is the file that lists the rows of a table that are fetched first after a start; without a table the folder
+// of all of them.
+func HotRows(dir, table string) string {
+	if table == "" {
+		return filepath.Join(dir, "hot")
+	}
+	return filepath.Join(dir, "hot", fmt.Sprintf("%x.rows", sha256.Sum256([]byte(table))))
+}
 
 // KV is the folder of a model's keys and values; without a model the folder of all of them.
 func KV(dir, model string) string { return filepath.Join(dir, "kv", model) }
@@ -41,6 +51,6 @@ func Check(dir string) error {
 
 // Names returns patterns of the files and folders of a server in a data_dir.
 func Names() []string {
-	return []string{"catalog", "versions", "imports", "tables", "kv", "prototypes", "importance", "calibrations", "etcd",
-		"batches", "catalog.loaded*", "deleted-users"}
+	return []string{"catalog", "versions", "imports", "tables", "hot", "kv", "prototypes", "importance", "calibrations",
+		"etcd", "batches", "catalog.loaded*", "deleted-users"}
 }

@@ -1,0 +1,104 @@
+package divide
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"grebe/alloc"
+)
+
+func TestHotListsComeBack(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hot", "items.rows")
+	if rows, err := readHot(file, "items"); rows != nil || err != nil {
+		t.Errorf("no file: %v, %v", rows, err)
+	}
+	want := []alloc.Wanted{{Key: 7, Uses: 3}, {Key: 1 << 63, Uses: 1 << 31}}
+	if err := writeHot(file, "items", want); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := readHot(file, "items"); !slices.Equal(rows, want) || err != nil {
+		t.Errorf("%v, %v: want %v", rows, err, want)
+	}
+	if rows, err := readHot(file, "users"); rows != nil || err != nil {
+		t.Errorf("the list of another table: %v, %v", rows, err)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range whole {
+		bad := slices.Clone(whole)
+		bad[i] ^= 4
+		if rows, err := parseHot(bad, "items"); err == nil {
+			t.Fatalf("byte %d changed: %v", i, rows)
+		}
+		if _, err := parseHot(whole[:i], "items"); err == nil {
+			t.Fatalf("cut off after %d bytes", i)
+		}
+	}
+}
+
+func FuzzHotList(f *testing.F) {
+	f.Add([]byte(hotMagic + "\x01\x00\x00\x00\x01\x00\x00\x00x"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if rows, err := parseHot(b, "x"); err == nil && len(rows)*hotRow > len(b) {
+			t.Errorf("%d rows of %d bytes", len(rows), len(b))
+		}
+	})
+}
+
+// A damaged list is left alone, and the next one replaces it. A store that fails is asked again later.
+func TestRefillOutlivesDamageAndOutages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "items.rows")
+		if err := os.WriteFile(file, []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := newNode(t, "lru", file, true)
+		n.serve(1, 20*time.Second)
+		n.close()
+		n = newNode(t, "lru", file, true)
+		n.store.fails = true
+		time.Sleep(10 * time.Second)
+		c := &n.refiller.count
+		if c.failed == 0 || c.failed > 1000 || c.fetched > 0 {
+			t.Errorf("ten seconds of an outage: %d rows failed and %d were fetched", c.failed, c.fetched)
+		}
+		n.store.mu.Lock()
+		n.store.fails = false
+		n.store.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if c.fetched < 4000 {
+			t.Errorf("%d rows were fetched after an outage", c.fetched)
+		}
+		n.close()
+	})
+}
+
+// When the boundary moves, rows that had no room are fetched, and only after cached rows have moved to their new
+// places.
+func TestRefillAfterGrowth(t *testing.T) {
+	s := newSystem(t)
+	var grown []int
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.8),
+		Grown: func(rows int) { grown = append(grown, rows) }}, 0.3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d.Fill() {
+	}
+	before := s.rows.Rows()
+	grown = nil
+	d.Step()
+	for d.Fill() {
+	}
+	if len(grown) != 1 || grown[0] != s.rows.Rows()-before || grown[0] < 10000 {
+		t.Errorf("told of %v rows, and the cache grew from %d to %d", grown, before, s.rows.Rows())
+	}
+	s.close(t)
+}
