@@ -5,10 +5,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"grebe/alloc"
+	"grebe/embed"
 )
 
 func TestHotListsComeBack(t *testing.T) {
@@ -51,33 +50,23 @@ func FuzzHotList(f *testing.F) {
 	})
 }
 
-// A damaged list is left alone, and the next one replaces it. A store that fails is asked again later.
-func TestRefillOutlivesDamageAndOutages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		file := filepath.Join(t.TempDir(), "items.rows")
-		if err := os.WriteFile(file, []byte("damaged"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		n := newNode(t, "lru", file, true)
-		n.serve(1, 20*time.Second)
-		n.close()
-		n = newNode(t, "lru", file, true)
-		n.store.fails = true
-		time.Sleep(10 * time.Second)
-		c := &n.refiller.count
-		if c.failed == 0 || c.failed > 1000 || c.fetched > 0 {
-			t.Errorf("ten seconds of an outage: %d rows failed and %d were fetched", c.failed, c.fetched)
-		}
-		n.store.mu.Lock()
-		n.store.fails = false
-		n.store.mu.Unlock()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if c.fetched < 4000 {
-			t.Errorf("%d rows were fetched after an outage", c.fetched)
-		}
-		n.close()
-	})
+// A damaged list is no reason not to start.
+func TestADamagedHotListIsLeftAlone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "items.rows")
+	if err := os.WriteFile(file, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := NewRefiller(RefillConfig{Rows: func() int { return 64 }, Most: 64, RowBytes: 8, Name: "items", File: file})
+	r.load()
+	if r.plan.Wants(0) {
+		t.Error("rows of a damaged list are wanted")
+	}
+	r.Gathered(embed.Batch{Hashes: []uint64{9}, Missed: []uint64{9}})
+	r.Gathered(embed.Batch{Hashes: []uint64{9}, Missed: []uint64{9}})
+	r.save()
+	if rows, err := readHot(file, "items"); len(rows) != 1 || err != nil {
+		t.Errorf("%v, %v after a row was missed twice", rows, err)
+	}
 }
 
 // When the boundary moves, rows that had no room are fetched, and only after cached rows have moved to their new

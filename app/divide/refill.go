@@ -32,6 +32,12 @@ type RefillConfig struct {
 	Now      func() time.Time
 }
 
+// RefillStats counts rows that were asked for ahead of requests.
+type RefillStats struct {
+	Fetched, Gone, Failed int64 // gone: the store does not have them
+	Bytes                 int64
+}
+
 // Refiller fetches rows of a table into its cache in the background: after a start those that were hottest before it,
 // rows for new capacity, and rows that come back after they had been out of use. alloc.Refill chooses the rows. It uses
 // a share of the bandwidth that requests leave free; the speed of the link is measured from the fetches themselves.
@@ -49,9 +55,7 @@ type Refiller struct {
 	active   bool
 	failures int       // in a row
 	hold     time.Time // nothing is fetched before
-	count    struct {
-		fetched, gone, failed, bytes int64
-	}
+	stats    RefillStats
 
 	wanted []alloc.Wanted // of the goroutine in Run
 	hashes []uint64
@@ -183,9 +187,9 @@ func (r *Refiller) fetched(got *embed.Refilled) {
 		r.plan.Forget(h)
 	}
 	failed := got.Asked - got.Found - len(got.Gone)
-	c := &r.count
-	c.fetched, c.gone, c.failed = c.fetched+int64(got.Found), c.gone+int64(len(got.Gone)), c.failed+int64(failed)
-	c.bytes += bytes
+	s := &r.stats
+	s.Fetched, s.Gone, s.Failed = s.Fetched+int64(got.Found), s.Gone+int64(len(got.Gone)), s.Failed+int64(failed)
+	s.Bytes += bytes
 	if got.Err == nil {
 		r.failures = 0
 		return
@@ -206,21 +210,28 @@ var (
 		"Highest speed of fetches from the table's store in the last minute or two.", []string{"table"}, nil)
 )
 
+// Stats returns the counters.
+func (r *Refiller) Stats() RefillStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}
+
 // Describe implements prometheus.Collector.
 func (r *Refiller) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
 
 // Collect implements prometheus.Collector.
 func (r *Refiller) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
-	count, rate, active := r.count, r.pace.Rate(), r.active
+	s, rate, active := r.stats, r.pace.Rate(), r.active
 	r.mu.Unlock()
 	metric := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, append([]string{r.cfg.Name}, labels...)...)
 	}
-	metric(refillRowsDesc, prometheus.CounterValue, float64(count.fetched), "fetched")
-	metric(refillRowsDesc, prometheus.CounterValue, float64(count.gone), "gone")
-	metric(refillRowsDesc, prometheus.CounterValue, float64(count.failed), "failed")
-	metric(refillBytesDesc, prometheus.CounterValue, float64(count.bytes))
+	metric(refillRowsDesc, prometheus.CounterValue, float64(s.Fetched), "fetched")
+	metric(refillRowsDesc, prometheus.CounterValue, float64(s.Gone), "gone")
+	metric(refillRowsDesc, prometheus.CounterValue, float64(s.Failed), "failed")
+	metric(refillBytesDesc, prometheus.CounterValue, float64(s.Bytes))
 	on := 0.0
 	if active {
 		on = 1

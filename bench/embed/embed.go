@@ -31,7 +31,7 @@ type Options struct {
 	Data     string        // folder of scarab-recs.trace; ../shared/data/traces
 	Warm     int           // lookups before anything is measured; 4,000,000
 	Rounds   int           // 9
-	Parts    []string      // hits, sums, gather, outage; all
+	Parts    []string      // hits, sums, gather, outage, refill; all
 	Outage   time.Duration // how long Redis is gone; 10 s
 	Seed     uint64
 	JSON     bool
@@ -83,7 +83,7 @@ func (o *Options) setDefaults() error {
 		what string
 	}{{&o.Traces, []string{"drift", "fast", "zipf", "scarab"}, "trace"},
 		{&o.Policies, []string{"none", "lru", "laru", "default"}, "policy"},
-		{&o.Parts, []string{"hits", "sums", "gather", "outage"}, "part"}} {
+		{&o.Parts, []string{"hits", "sums", "gather", "outage", "refill"}, "part"}} {
 		if len(*s.v) == 0 {
 			*s.v = s.all
 		}
@@ -108,6 +108,7 @@ type Report struct {
 	Lines   []Line   `json:"lines,omitempty"`
 	Gather  *Gather  `json:"gather,omitempty"`
 	Outages []Outage `json:"outages,omitempty"`
+	Refills []Refill `json:"refills,omitempty"`
 }
 
 // Line is one policy at one cache size and batch size.
@@ -163,6 +164,12 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 			}
 			r.Outages = append(r.Outages, *x)
 			p.outage(x)
+		}
+	}
+	if slices.Contains(o.Parts, "refill") {
+		var err error
+		if r.Refills, err = o.refills(ctx, p); err != nil {
+			return nil, fmt.Errorf("bench embed: %w", err)
 		}
 	}
 	return r, p.finish(r)

@@ -17,7 +17,7 @@ type embedCmd struct {
 	HalfLife int           `want:"at least 10" placeholder:"N"`
 	Warm     int           `want:"at least 1" help:"Lookups before measuring; default 4000000." placeholder:"N"`
 	Rounds   int           `want:"at least 1" help:"Rounds, in which the policies take turns; default 9." placeholder:"N"`
-	Parts    []string      `want:"one of hits, sums, gather, outage" placeholder:"PART"`
+	Parts    []string      `want:"one of hits, sums, gather, outage, refill" placeholder:"PART"`
 	Outage   time.Duration `want:"above 0" help:"How long Redis is gone in outage; default 10s." placeholder:"T"`
 	Data     string        `type:"path" default:"../shared/data/traces" placeholder:"DIR"`
 	Seed     uint64        `help:"Seed of the traces." placeholder:"N"`
@@ -30,7 +30,7 @@ func (embedCmd) FlagHelp() cli.Texts {
 		"traces":    "drift, fast, zipf, scarab; default all.",
 		"policies":  "none, lru, laru, default; default all.",
 		"half-life": "Lookups after which half of the popular rows are others, in drift; default 20 per row.",
-		"parts":     "hits, sums, gather, outage; default all.",
+		"parts":     "hits, sums, gather, outage, refill; default all.",
 		"data":      "Folder of scarab-recs.trace; default ${default}.",
 	}
 }
