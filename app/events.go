@@ -36,7 +36,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	var cache *reuse.Cache
 	if m.memory.store != nil {
 		opt := m.options(d, weights.Shape())
-		opt.Policy = schedule.User
+		opt.Policy, opt.Least = schedule.User, weights.LeastReused()
 		cache = m.openCache(builder, opt, doing(cfg, d))
 	}
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(),
@@ -65,16 +65,17 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		return nil, fmt.Errorf("model %q: weights: %s is for models of texts, and this is one of events", mc.Name,
 			mc.Weights)
 	}
-	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{
-		DType: mc.DType, KV: mc.KVDType, Progress: m.app.telling(ctx, mc.Name, m.progress), Context: ctx})
+	sources, err := m.app.sources(mc)
+	if err != nil {
+		return nil, err
+	}
+	weights, err := hstu.OpenWith(mc.Path, m.app.device, model.Options{
+		DType: mc.DType, KV: mc.KVDType, Progress: m.app.telling(ctx, mc.Name, m.progress), Context: ctx}, sources)
 	if err != nil {
 		return nil, err
 	}
 	m.closers.add(weights.Close)
 	m.checkpoint = weights.CheckpointBytes()
-	if err := m.app.itemTable(mc, weights); err != nil {
-		return nil, err
-	}
 	if cfg.Cluster.Name != "" {
 		weights.CountShards()
 	}
@@ -104,22 +105,39 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	return &checkpoint{events: weights, memory: m.memory, queue: d}, nil
 }
 
-// itemTable gives a model's items the rows of the table that the configuration names.
-func (a *App) itemTable(mc *config.Model, m *hstu.Model) error {
-	if mc.ItemTable == "" {
-		if m.NeedsRows() {
-			return errors.New("the checkpoint has no item table: name one as item_table")
-		}
-		return nil
-	}
-	table := a.tables.Table(mc.ItemTable)
-	if table == nil {
-		return fmt.Errorf("item_table %s: restart the server to open this table", mc.ItemTable)
-	}
-	rows, err := m.FromTable(table)
+// sources returns where the rows of a model's tables come from, by the names of the model's tables.
+func (a *App) sources(mc *config.Model) (map[string]hstu.RowSource, error) {
+	described, err := hstu.ReadConfig(mc.Path)
 	if err != nil {
-		return fmt.Errorf("item_table %s: %w", mc.ItemTable, err)
+		return nil, err
 	}
-	m.SetRows(rows)
-	return nil
+	out := map[string]hstu.RowSource{}
+	for _, t := range tablesOf(mc, described) {
+		table := a.tables.Table(t.Table)
+		if out[t.Name] != nil {
+			return nil, fmt.Errorf("%s %s: table %s of the model has rows of another one already", t.key, t.Table, t.Name)
+		}
+		if table == nil {
+			return nil, fmt.Errorf("%s %s: restart the server to open this table", t.key, t.Table)
+		}
+		out[t.Name] = hstu.FromTable(table)
+	}
+	return out, nil
+}
+
+// modelTable is a table of a model whose rows are in one of tables.
+type modelTable struct {
+	config.ModelTable
+	key string // of the configuration
+}
+
+// tablesOf returns which tables of a model come from tables.
+func tablesOf(mc *config.Model, described *hstu.Config) (out []modelTable) {
+	if mc.ItemTable != "" {
+		out = append(out, modelTable{config.ModelTable{Name: described.ItemTable, Table: mc.ItemTable}, "item_table"})
+	}
+	for i, t := range mc.Tables {
+		out = append(out, modelTable{t, fmt.Sprintf("tables[%d].table", i)})
+	}
+	return out
 }

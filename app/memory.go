@@ -264,7 +264,7 @@ func (m *Memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store)
 }
 
 // checkpointVersion hashes everything that a model's KV depends on, so that KV of another checkpoint, configuration,
-// format or item table is never used, nor that of a device that computes in other numbers of 8 bits. It does not notice
+// format or tables is never used, nor that of a device that computes in other numbers of 8 bits. It does not notice
 // changes of rows within the table.
 func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model, d compute.Device) (plan.Key, error) {
 	described, err := readfile.Regular(filepath.Join(mc.Path, "config.json"), 16<<20)
@@ -281,7 +281,10 @@ func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model
 		return plan.Key{}, err
 	}
 	text := fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg,
-		mc.ItemTable))
+		"item_table", mc.ItemTable))
+	for _, t := range mc.Tables {
+		text += describeTable(cfg, fmt.Sprintf("table %q", t.Name), t.Table)
+	}
 	if mc.Weights != "auto" && mc.Weights != "" { // so that KV from before there was a choice stays in use
 		text += "\nweights " + mc.Weights
 	}
@@ -316,11 +319,12 @@ func describeEight(config []byte, d compute.Device) string {
 	return text
 }
 
-// describeTable describes where a table's rows are and what replaces missing ones. It returns "" for no table.
-func describeTable(cfg *config.Config, name string) string {
+// describeTable describes where the rows of a table that a model uses as something are, and what replaces missing ones.
+// It returns "" for no table.
+func describeTable(cfg *config.Config, as, name string) string {
 	for i := range cfg.Tables {
 		if t := &cfg.Tables[i]; name != "" && t.Name == name {
-			return fmt.Sprintf("\nitem_table %q %q %q %q %q %d %v", t.Name, t.Store, t.File, t.Addresses, t.Prefix, t.Dim,
+			return fmt.Sprintf("\n%s %q %q %q %q %q %d %v", as, t.Name, t.Store, t.File, t.Addresses, t.Prefix, t.Dim,
 				t.Default)
 		}
 	}

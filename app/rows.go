@@ -58,7 +58,8 @@ func (r *deviceRows) lacks(table string, items int) string {
 // cacheRows caches rows of a model's item table in the device's memory, as device_rows says.
 func (m *Memory) cacheRows(cfg *config.Config, mc *config.Model, weights *hstu.Model) error {
 	memory := m.app.device.Memory()
-	if mc.DeviceRows.IsZero() || !cfg.Holds() || memory.Host() == memory {
+	item := weights.Config().ItemTable
+	if mc.DeviceRows.IsZero() || !cfg.Holds() || memory.Host() == memory || !weights.Caches(item) {
 		return nil
 	}
 	if m.rows == nil {
@@ -71,7 +72,7 @@ func (m *Memory) cacheRows(cfg *config.Config, mc *config.Model, weights *hstu.M
 			"model", mc.Name, "why", why)
 		return nil
 	}
-	return weights.SetCache(m.rows.RowCache)
+	return weights.SetCache(item, m.rows.RowCache)
 }
 
 func (m *Memory) openRows(cfg *config.Config, mc *config.Model, weights *hstu.Model, memory compute.Memory) error {
@@ -159,12 +160,14 @@ const waits = 1
 // Do is that of serve.Runner.
 func (p prefetching) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 	if ms, _ := p.Backlog(); ms >= waits {
-		var tokens []int32
+		var tokens, content []int32
 		for i := range j.Plan.Segments {
 			cached, _ := j.Cached(i)
-			tokens = append(tokens, j.Plan.Segments[i].Tokens[cached:]...)
+			s := &j.Plan.Segments[i]
+			tokens = append(tokens, s.Tokens[cached:]...)
+			content = append(content, s.Content[min(cached*p.model.Width(), len(s.Content)):]...)
 		}
-		p.model.Prefetch(tokens)
+		p.model.Prefetch(tokens, content)
 	}
 	return p.Dispatcher.Do(ctx, j)
 }

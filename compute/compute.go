@@ -256,6 +256,8 @@ type Batch struct {
 	Segments  []Segment
 	// Extra is nil, or one number per row that means something to the model. Devices do not look at it.
 	Extra []int32
+	// Content is nil, or equally many numbers per row that mean something to the model. Devices do not look at it.
+	Content []int32
 	// Pause is nil, or called between operations of a batch that gives way to others on the same device. Those may run
 	// before it returns, through other runners.
 	Pause func()

@@ -99,7 +99,8 @@ func (p *pass) find(seg *plan.Segment, sees []int32) (segment int32, place int) 
 func (p *pass) means(at int32, seg *plan.Segment, sees []int32) bool {
 	s := p.once.all[at].segment
 	return s.Kind == seg.Kind && s.Start == seg.Start && s.Scale == seg.Scale && slices.Equal(s.Tokens, seg.Tokens) &&
-		slices.Equal(s.Extra, seg.Extra) && slices.Equal(p.batch.Segments[at].Sees, sees)
+		slices.Equal(s.Extra, seg.Extra) && slices.Equal(s.Content, seg.Content) &&
+		slices.Equal(p.batch.Segments[at].Sees, sees)
 }
 
 // share has segment i of a task's job be that segment of the batch, if it can be, and reports whether it is.

@@ -153,6 +153,7 @@ func (p *pass) reset() {
 	p.batch.Tokens = p.batch.Tokens[:0]
 	p.batch.Positions = p.batch.Positions[:0]
 	p.batch.Segments, p.batch.Extra = p.batch.Segments[:0], p.batch.Extra[:0]
+	p.batch.Content = p.batch.Content[:0]
 	p.sees, p.chunks, p.keep = p.sees[:0], p.chunks[:0], p.keep[:0]
 	p.pairs, p.rows = p.pairs[:0], p.rows[:0]
 	for i := range p.heads {
@@ -285,6 +286,7 @@ func (j *Job) owns(i int) bool {
 func (p *pass) add(e *Engine, t *task) error {
 	base := len(p.batch.Segments)
 	rows, owned, extra := len(p.batch.Tokens), len(p.owned), len(p.batch.Extra)
+	content := len(p.batch.Content)
 	job := t.job
 	t.base = base
 	t.out.Kept = nil
@@ -311,6 +313,7 @@ func (p *pass) add(e *Engine, t *task) error {
 			p.batch.Segments, p.once.all = p.batch.Segments[:base], p.once.all[:base]
 			p.batch.Tokens, p.batch.Positions, p.batch.Extra = p.batch.Tokens[:rows], p.batch.Positions[:rows],
 				p.batch.Extra[:extra]
+			p.batch.Content = p.batch.Content[:content]
 			p.releaseFrom(owned)
 			t.out.Result = Result{}
 			return err
@@ -319,6 +322,9 @@ func (p *pass) add(e *Engine, t *task) error {
 		first := len(p.batch.Tokens)
 		p.batch.Tokens = append(p.batch.Tokens, seg.Tokens[cached:]...)
 		p.batch.Extra = append(p.batch.Extra, seg.Extra...) // such a segment has nothing cached
+		if len(seg.Content) > 0 {
+			p.batch.Content = append(p.batch.Content, seg.Content[cached*(len(seg.Content)/len(seg.Tokens)):]...)
+		}
 		for n := cached; n < len(seg.Tokens); n++ {
 			p.batch.Positions = append(p.batch.Positions, int32(seg.Start+n))
 		}

@@ -53,6 +53,11 @@ type Segment struct {
 	// them, so KV that depends on them is never cached.
 	Extra []int32
 	Scale float32
+
+	// Content is nil, or has equally many numbers for each token, whose meaning is the model's. The tokens MUST tell
+	// apart all that it says of them and of the tokens before: keys do not include it, and KV that depends on it is
+	// cached.
+	Content []int32
 }
 
 // Plan is a request's segments, in the order in which they are computed.
@@ -86,6 +91,9 @@ func (p *Plan) Validate(vocab, positions int) error {
 		if s.Extra != nil && len(s.Extra) != len(s.Tokens) {
 			return fmt.Errorf("plan: segment %d (%s) has %d tokens, but extra numbers of %d", i, s.Kind, len(s.Tokens),
 				len(s.Extra))
+		}
+		if n := len(s.Tokens); len(s.Content) > 0 && (n == 0 || len(s.Content)%n != 0) {
+			return fmt.Errorf("plan: segment %d (%s) has %d tokens, but %d numbers of content", i, s.Kind, n, len(s.Content))
 		}
 		for t, id := range s.Tokens {
 			if id < 0 || int(id) >= vocab {

@@ -57,6 +57,9 @@ type Options struct {
 	// Spare is the idle time in which changed items are computed again. The caches of a machine share one; nil: this
 	// cache is alone.
 	Spare *Spare
+	// Least is how many tokens of a user cached KV must have to be used; 0: any. A model whose tokens are hashes asks for
+	// as many as tell users apart.
+	Least int
 	// Now is the clock of frequencies, so that a replay can be faster than real time. Default: time since Share.
 	Now func() time.Duration
 	// Record records requests and decisions; nil: nothing is recorded.
@@ -377,12 +380,14 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 			own, at = v.cache.getPrefix(v.user, tokens)
 		}
 	}
+	own = v.enough(own)
 	have := 0
 	if own != nil {
 		have = own.Len()
 	}
 	if known, _ := store.PeekMatch(space, tokens); known > have {
-		if e, place := store.Match(space, tokens); e != nil { // that long, unless something was just evicted
+		e, place := store.Match(space, tokens)
+		if e = v.enough(e); e != nil { // that long, unless something was just evicted
 			if own != nil {
 				own.Release()
 			}
@@ -397,6 +402,15 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 		v.source = plan.Peer
 	}
 	return own
+}
+
+// enough releases an entry of a user, which may be nil, if it has too few tokens to be used.
+func (v *Visit) enough(e *kv.Entry) *kv.Entry {
+	if e != nil && e.Len() < v.cache.opt.Least {
+		e.Release()
+		return nil
+	}
+	return e
 }
 
 // found records the tier of an entry.

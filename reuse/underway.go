@@ -93,7 +93,7 @@ func (v *Visit) expectUser(segment int, answers bool) {
 	if answers {
 		needs--
 	}
-	if v.segments[segment].Last = answers; needs > 0 {
+	if v.segments[segment].Last = answers; needs > 0 && needs >= v.cache.opt.Least {
 		v.expect(segment, needs, v.pendingKey(), v.tokens)
 	}
 }

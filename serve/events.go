@@ -67,10 +67,11 @@ func (e *events) recommends(*Model) bool { return e.model.Config().Retrieval && 
 
 // history is a user's history as the model reads it.
 type history struct {
-	tokens []int32 // contextual rows, then the events; MUST NOT be changed
-	events int
-	at     hstu.Moment
-	note   string // what was left out
+	tokens  []int32 // contextual rows, then the events; MUST NOT be changed
+	content []int32 // of these, where the model has content features
+	events  int
+	at      hstu.Moment
+	note    string // what was left out
 }
 
 // history resolves a user's events for a request with so many candidates. It leaves out items that the model does not
@@ -92,16 +93,20 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 		cut := min((over+step-1)/step*step, h.events)
 		h.tokens, h.events = h.tokens[cut:], h.events-cut
 		h.at.Events = h.at.Events[min(cut, len(h.at.Events)):]
+		all.content = all.content[min(cut*m.Width(), len(all.content)):]
 		h.note = fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents())
 	}
-	if len(m.Config().Features) == 0 {
-		return h, nil
+	if len(m.Config().Features) > 0 {
+		rows, err := m.Context(contextOf(m.Config(), slices.Concat(listed(u), u.NewEvents)), h.events+candidates)
+		if err != nil {
+			return nil, Errorf(Unprocessable, "user.events", "%v", err)
+		}
+		h.tokens = append(rows, h.tokens...)
 	}
-	rows, err := m.Context(contextOf(slices.Concat(listed(u), u.NewEvents)), h.events+candidates)
-	if err != nil {
-		return nil, Errorf(Unprocessable, "user.events", "%v", err)
+	if m.Featured() {
+		h.content = append(m.AppendContext(nil, h.tokens[:len(h.tokens)-h.events]), all.content...)
+		h.tokens = m.Identity(h.content)
 	}
-	h.tokens = append(rows, h.tokens...)
 	return h, nil
 }
 
@@ -113,14 +118,16 @@ func (e *events) sequence(s *Service, c *call, u *grebev1.User) *sequence {
 	}
 	all := &sequence{tokens: make([]int32, 0, len(stored.tokens)+len(u.NewEvents)), unknown: stored.unknown}
 	all.tokens, all.times = append(all.tokens, stored.tokens...), slices.Clone(stored.times)
+	all.content = slices.Clone(stored.content)
 	e.read(s, all, u.NewEvents)
 	return all
 }
 
 // stored reads a user's events but the new ones.
 func (e *events) stored(s *Service, c *call, u *grebev1.User) *sequence {
-	// Rows by identifier change with the catalog's items; times are used where all rows are computed again anyway.
-	if c.stored == nil || !e.model.Named() || e.model.Config().Recomputes() != "" {
+	// Rows by identifier, and features, change with the catalog's items; times are used where all rows are computed again
+	// anyway.
+	if c.stored == nil || !e.model.Named() || e.model.Featured() || e.model.Config().Recomputes() != "" {
 		all := &sequence{}
 		e.read(s, all, listed(u))
 		return all
@@ -164,28 +171,70 @@ func (e *events) read(s *Service, to *sequence, list []*grebev1.Event) {
 			to.unknown++
 			continue
 		}
-		to.tokens = append(to.tokens, e.model.Event(row, ev.GetAction()))
+		token := e.model.Event(row, ev.GetAction())
+		to.tokens = append(to.tokens, token)
+		if e.model.Featured() {
+			of := featured{s: s, id: ev.GetItem(), numbers: ev.GetFeatures()}
+			to.content = e.model.AppendEvent(to.content, token, of.row)
+		}
 		if timed {
 			to.times = append(to.times, ev.GetTime())
 		}
 	}
 }
 
-// contextOf collects the events' features by name, newest first. It skips values that are not whole numbers.
-func contextOf(events []*grebev1.Event) map[string][]int32 {
-	var out map[string][]int32
+// contextOf collects the rows of contextual features by name, of the newest event first.
+func contextOf(cfg *hstu.Config, events []*grebev1.Event) map[string][]int32 {
+	out := map[string][]int32{}
 	for _, e := range slices.Backward(events) {
-		for name, v := range e.GetFeatures() {
-			if v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
-				continue
+		for i := range cfg.Features {
+			f := &cfg.Features[i]
+			if v, ok := e.GetFeatures()[f.Name]; ok {
+				if row := hstu.RowOfNumber(v, f.Rows); row >= 0 {
+					out[f.Name] = append(out[f.Name], row)
+				}
 			}
-			if out == nil {
-				out = map[string][]int32{}
-			}
-			out[name] = append(out[name], int32(v))
 		}
 	}
 	return out
+}
+
+// featured finds the content features of an event or a candidate: its own, or those of its item in the catalog.
+type featured struct {
+	s       *Service
+	id      string
+	numbers map[string]float64         // of an event
+	own     map[string]*grebev1.Values // of a candidate
+	item    *prompt.Item               // of the catalog, once it was looked up
+	looked  bool
+}
+
+// row returns the row of a feature, −1 for none.
+func (x *featured) row(f *hstu.ContentFeature) int32 {
+	if v, ok := x.numbers[f.Name]; ok {
+		return hstu.RowOfNumber(v, f.Rows)
+	}
+	if v, ok := x.own[f.Name]; ok {
+		return rowOfFirst(v.GetValues(), f.Rows)
+	}
+	if !x.looked {
+		x.item, x.looked = nil, true
+		if it, ok := x.s.item(nil, x.id); ok {
+			x.item = it
+		}
+	}
+	if x.item == nil {
+		return -1
+	}
+	return rowOfFirst(x.item.Attributes[f.Name], f.Rows)
+}
+
+// rowOfFirst returns the row of an attribute's first value, −1 if it has none.
+func rowOfFirst(values []string, rows int) int32 {
+	if len(values) == 0 {
+		return -1
+	}
+	return hstu.RowOfText(values[0], rows)
 }
 
 // row finds an item's row: by id if the checkpoint names its items, else by its identifier, from the request or the
@@ -220,7 +269,7 @@ func noteOf(m *hstu.Model, h *history) string {
 func (e *events) tokens(s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) error {
 	h, err := e.history(s, w.call, user, len(candidates))
 	if err == nil {
-		w.user = h.tokens
+		w.user, w.content = h.tokens, h.content
 	}
 	return err
 }
@@ -238,6 +287,7 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 	}
 	items, rows := make([]*prompt.Item, len(candidates)), make([]int32, len(candidates))
 	w.items = make([][]int32, len(candidates))
+	var content, features []int32
 	for i, c := range candidates {
 		row, ok := s.row(m, c.GetId(), c.Identifier)
 		if !ok {
@@ -245,14 +295,22 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 				w.model.Name, Quoted(c.GetId()))
 		}
 		items[i], rows[i], w.items[i] = &prompt.Item{ID: c.GetId()}, row, []int32{m.Candidate(row)}
+		if m.Featured() {
+			of := featured{s: s, id: c.GetId(), own: c.GetAttributes()}
+			content = m.AppendCandidate(content, w.items[i][0], of.row)
+			features = append(features, content[len(content)-m.Width()+1:]...)
+		}
 	}
 	if w.policy == schedule.Item && m.Config().Recomputes() != "" {
 		return nil, nil, Errorf(Unprocessable, "prefix", "item needs a model without %s", m.Config().Recomputes())
 	}
+	if w.policy == schedule.Item && m.Featured() { // keys of items tell items apart, not their features
+		return nil, nil, Errorf(Unprocessable, "prefix", "item needs a model without content_features")
+	}
 	w.user = h.tokens
 	w.lay = func(order plan.Order, user []int32, items [][]int32) (prompt.Layout, error) {
 		l, err := w.model.Prompt.Targets(order, user, items)
-		return l, errors.Join(err, m.Annotate(l.Plan, l.User, &h.at))
+		return l, errors.Join(err, m.Annotate(l.Plan, l.User, &h.at), m.Describe(l.Plan, l.User, h.content, content))
 	}
 	doubts, missing := m.Incomplete(), m.Missing()
 	r, err := s.run(ctx, w, true, func(l *prompt.Layout, job *engine.Job) {
@@ -264,9 +322,9 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 		return nil, nil, err
 	}
 	r.note = noteOf(m, h)
-	err = e.predict(s, w.call, r, rows, h.at.Query)
+	err = e.predict(s, w.call, r, rows, features, h.at.Query)
 	if m.Incomplete() != doubts { // in this request's batch, or in a concurrent one
-		r.notes = append(r.notes, "rows of the model's item table could not be read: default rows were used in their place")
+		r.notes = append(r.notes, "rows of the model's tables could not be read: default rows were used in their place")
 	}
 	if m.Missing() != missing {
 		r.notes = append(r.notes, "the model's item table has no rows for some items: default rows were used in their place")
@@ -300,9 +358,9 @@ func (e *events) served(c *call, user string, h *history, r *ranking) {
 }
 
 // predict turns the states of candidates into scores.
-func (e *events) predict(s *Service, c *call, r *ranking, rows []int32, query int64) error {
+func (e *events) predict(s *Service, c *call, r *ranking, rows, features []int32, query int64) error {
 	m := e.model
-	scored, err := m.Score(r.result.Hidden, rows, query)
+	scored, err := m.Score(r.result.Hidden, rows, features, query)
 	if err != nil {
 		return s.explain(c, err)
 	}
@@ -445,7 +503,8 @@ func (e *events) listed(s *Service, req *grebev1.RecommendRequest, only filter.F
 func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *history) (*ranking, error) {
 	r := &ranking{layout: c.model.Prompt.Generate(h.tokens)}
 	l := &r.layout
-	if err := e.model.Annotate(l.Plan, l.User, &h.at); err != nil {
+	if err := errors.Join(e.model.Annotate(l.Plan, l.User, &h.at),
+		e.model.Describe(l.Plan, l.User, h.content, nil)); err != nil {
 		return nil, s.explain(c, err)
 	}
 	job := &engine.Job{Plan: l.Plan, Hidden: []int{l.Answers}}

@@ -56,10 +56,24 @@ func newEventWorld(t *testing.T, dir, dtype string, pages int) *eventWorld {
 	return newEventWorldOn(t, dev, dir, dtype, pages)
 }
 
+// newEventWorldWith is newEventWorld for a model of which some tables are elsewhere.
+func newEventWorldWith(t *testing.T, dir, dtype string, pages int, sources map[string]hstu.RowSource) *eventWorld {
+	t.Helper()
+	dev, err := cpu.New(cpu.Options{Threads: 2})
+	must(t, err)
+	return openEventWorld(t, dev, dir, dtype, pages, sources)
+}
+
 func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages int) *eventWorld {
 	t.Helper()
+	return openEventWorld(t, dev, dir, dtype, pages, nil)
+}
+
+func openEventWorld(t *testing.T, dev compute.Device, dir, dtype string, pages int,
+	sources map[string]hstu.RowSource) *eventWorld {
+	t.Helper()
 	t.Cleanup(func() { must(t, dev.Close()) })
-	m, err := hstu.Open(dir, dev, model.Options{DType: dtype})
+	m, err := hstu.OpenWith(dir, dev, model.Options{DType: dtype}, sources)
 	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	b, err := prompt.New(prompt.Config{}, nil, m.Vocab())
@@ -92,7 +106,7 @@ func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages 
 		must(t, memory.Close())
 	})
 	w.cached = serve(keeping, reuse.New(b, reuse.Options{
-		Store: store, Pool: memory, Load: idle{}, Shape: shape, Policy: schedule.User}))
+		Store: store, Pool: memory, Load: idle{}, Shape: shape, Policy: schedule.User, Least: m.LeastReused()}))
 	return w
 }
 
@@ -395,6 +409,8 @@ func TestEventsExcludeAllThatWasSeen(t *testing.T) {
 // nans are rows that make every answer NaN.
 type nans struct{}
 
+func (nans) Dim() int { return 32 }
+
 func (nans) Gather(_ []int32, out []float32) error {
 	for i := range out {
 		out[i] = float32(math.NaN())
@@ -405,10 +421,15 @@ func (nans) Gather(_ []int32, out []float32) error {
 // A state that is NaN is an error, never an answer without items.
 func TestEventsNotFinite(t *testing.T) {
 	dir := t.TempDir()
-	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50}))
-	w := newEventWorld(t, dir, "f32", 1000)
-	w.model.SetRows(nans{})
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50,
+		Change: func(c *hstu.Config) {
+			c.Content = []hstu.ContentFeature{{Name: "creator", Table: "creators", Rows: 9, Dim: 32}}
+		}}))
+	w := newEventWorldWith(t, dir, "f32", 1000, map[string]hstu.RowSource{"creators": nans{}})
 	user := &grebev1.User{Events: w.events(5)}
+	for _, e := range user.Events {
+		e.Features = map[string]float64{"creator": 3}
+	}
 	resp, err := w.plain.Recommend(t.Context(), &grebev1.RecommendRequest{User: user})
 	var e *Error
 	if !errors.As(err, &e) || e.code != Internal {
@@ -439,20 +460,18 @@ func TestEventsKeepNothingOfAnOutage(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 2, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 500,
 		Change: func(c *hstu.Config) { c.Retrieval = false }}))
-	w := newEventWorld(t, dir, "f32", 2000)
 	store := &outage{Store: embed.NewMemory(40, 4*32)}
+	drawn := rand.New(rand.NewPCG(1, 1))
 	for item := range uint64(40) {
 		var row []byte
 		for range 32 {
-			row = binary.LittleEndian.AppendUint32(row, math.Float32bits(float32(w.rand.NormFloat64())))
+			row = binary.LittleEndian.AppendUint32(row, math.Float32bits(float32(drawn.NormFloat64())))
 		}
 		must(t, store.Put(t.Context(), []uint64{item}, row))
 	}
 	table, err := embed.NewTable(store, nil, embed.TableConfig{})
 	must(t, err)
-	rows, err := w.model.FromTable(table)
-	must(t, err)
-	w.model.SetRows(rows)
+	w := newEventWorldWith(t, dir, "f32", 2000, map[string]hstu.RowSource{"item_id": hstu.FromTable(table)})
 	all := w.events(90)
 	rank := func(s *Service, n int) *grebev1.RankResponse {
 		t.Helper()

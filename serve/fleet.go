@@ -111,7 +111,7 @@ func (s *Service) describe(c *call, a *Asked, m *grebev1.User, candidates []*gre
 	}
 	a.Sizes = c.model.Cache.Sizes(w.asked(candidates != nil && c.model.Scoring.Kind == Pointwise))
 	if e, ok := c.model.reads().(*events); ok {
-		a.Shards, a.Rows = e.shards(s, w.user, candidates)
+		a.Shards, a.Rows = e.shards(s, w, candidates)
 	}
 	return nil
 }

@@ -98,10 +98,11 @@ func (s *Service) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (
 // work is a ranking to compute.
 type work struct {
 	*call
-	policy schedule.Policy
-	user   []int32
-	userID string // may be empty
-	items  [][]int32
+	policy  schedule.Policy
+	user    []int32
+	content []int32 // of the user's tokens, where a model of events has content features
+	userID  string  // may be empty
+	items   [][]int32
 	// explain requests the sources of the prompt's parts.
 	explain bool
 	// blend requests a blended prompt; auto leaves the choice to the server. A nil budget is the model's.

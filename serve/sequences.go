@@ -32,6 +32,7 @@ type remembered struct {
 // sequence is what a model reads of events.
 type sequence struct {
 	tokens  []int32 // of events whose items the model knows
+	content []int32 // of these, where the model has content features; never remembered
 	times   []int64 // of these; nil if the model does not use them
 	unknown int     // other events
 }

@@ -7,14 +7,14 @@ const profile = 20
 
 // shards returns the embedding shards of most of the rows that a request reads, the hottest first, and how many rows it
 // reads. Both are empty if the rows are in no table.
-func (e *events) shards(s *Service, tokens []int32, candidates []*grebev1.Item) (shards []uint32, rows int) {
+func (e *events) shards(s *Service, w *work, candidates []*grebev1.Item) (shards []uint32, rows int) {
 	counts := e.model.Shards()
 	if counts == nil {
 		return nil, 0
 	}
 	keys := func(yield func(key uint64) bool) {
-		for _, t := range tokens {
-			if row, ok := e.model.ItemOf(t); ok && !yield(uint64(row)) {
+		for i := range w.user {
+			if row := e.model.ItemAt(w.user, w.content, i); row >= 0 && !yield(uint64(row)) {
 				return
 			}
 		}
@@ -24,5 +24,5 @@ func (e *events) shards(s *Service, tokens []int32, candidates []*grebev1.Item) 
 			}
 		}
 	}
-	return counts.Hottest(make([]uint32, 0, profile), keys, profile), len(tokens) + len(candidates)
+	return counts.Hottest(make([]uint32, 0, profile), keys, profile), len(w.user) + len(candidates)
 }

@@ -252,7 +252,7 @@ func (b *bench) rank(ctx context.Context, user []int32, entry *kv.Entry) (total,
 		return 0, 0, err
 	}
 	scoring := time.Now()
-	_, err = b.model.Score(res.Hidden, rows, 0)
+	_, err = b.model.Score(res.Hidden, rows, nil, 0)
 	return ms(start), ms(scoring), err
 }
 

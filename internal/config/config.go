@@ -116,7 +116,14 @@ type Model struct {
 	HostMemory Size `yaml:"host_memory"`
 	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0
 	// ItemTable is the table in tables whose rows the items of a model of events have; the checkpoint's
-	ItemTable string `yaml:"item_table"`
+	ItemTable string       `yaml:"item_table"`
+	Tables    []ModelTable `yaml:"tables"` // other tables of a model of events; the checkpoint's
+}
+
+// ModelTable says that rows of a model's table are those of one in tables.
+type ModelTable struct {
+	Name  string `yaml:"name"`  // of the table in the model's config.json; required
+	Table string `yaml:"table"` // its name in tables; required
 }
 
 // KeepAuto in Model.WeightsKeep stands for what a calibration chooses.

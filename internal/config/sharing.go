@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 )
@@ -18,6 +19,7 @@ func (m *Model) Sharing() Sharing {
 	if err != nil {
 		at = m.Path // opening it returns the error
 	}
-	return Sharing{at, m.DType, m.KVDType, m.Weights, strings.Join(m.WeightsKeep, "\n"), m.ItemTable, m.DeviceMemory,
+	return Sharing{at, m.DType, m.KVDType, m.Weights, strings.Join(m.WeightsKeep, "\n"),
+		fmt.Sprint(m.ItemTable, m.Tables), m.DeviceMemory,
 		m.DeviceRows, m.HostMemory, m.Disk}
 }

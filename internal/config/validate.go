@@ -147,6 +147,15 @@ func (c *Config) validateModels(p *problems) {
 		if m.ItemTable != "" && !slices.ContainsFunc(c.Tables, func(t Table) bool { return t.Name == m.ItemTable }) {
 			p.add(path+".item_table", "%q is not among tables", m.ItemTable)
 		}
+		for k, mt := range m.Tables {
+			at := fmt.Sprintf("%s.tables[%d]", path, k)
+			if !slices.ContainsFunc(c.Tables, func(t Table) bool { return t.Name == mt.Table }) {
+				p.add(at+".table", "%q is not among tables", mt.Table)
+			}
+			if mt.Name == "" || slices.ContainsFunc(m.Tables[:k], func(o ModelTable) bool { return o.Name == mt.Name }) {
+				p.add(at+".name", "%q: want the name of a table of the model, each once", mt.Name)
+			}
+		}
 	}
 }
 

@@ -60,7 +60,8 @@ type Config struct {
 	ActionWeights []int  `json:"action_weights"`
 	ActionDim     int    `json:"action_embedding_dim"`
 
-	Features []Feature `json:"contextual_features"`
+	Features []Feature        `json:"contextual_features"`
+	Content  []ContentFeature `json:"content_features,omitempty"`
 
 	Postprocessor string             `json:"postprocessor"`
 	ItemMLP       int                `json:"item_mlp_hidden_dim"`
@@ -143,7 +144,8 @@ func ParseConfig(raw []byte) (*Config, error) {
 	if len(c.Ranking) == 0 && len(c.Tasks) > 0 {
 		c.Ranking = map[string]float64{c.Tasks[0].Name: 1}
 	}
-	return c, errors.Join(c.checkSizes(), c.checkChoices(), c.checkTasks(), c.checkFeatures())
+	return c, errors.Join(c.checkSizes(), c.checkChoices(), c.checkTasks(), c.checkFeatures(),
+		c.checkContent())
 }
 
 func (c *Config) checkSizes() error {
@@ -263,10 +265,6 @@ func (c *Config) checkFeatures() error {
 	}
 	return nil
 }
-
-// mayLackItems reports whether the item table may be missing from the checkpoint: nothing is computed from it
-// when the model is opened.
-func (c *Config) mayLackItems() bool { return c.Preprocessor == 0 && c.ItemMLP == 0 && !c.Retrieval }
 
 // actions returns how many kinds of rows there are per item: the sets of action types, and the candidate.
 func (c *Config) actions() int {

@@ -8,10 +8,18 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"grebe/compute"
 	"grebe/embed"
 )
 
-// tableRows are content rows of an embedding table, by the items' rows as keys.
+// RowSource gives rows of a table that are not in the checkpoint: Dim values each, one after the other. It is safe for
+// concurrent use.
+type RowSource interface {
+	Dim() int
+	Gather(rows []int32, out []float32) error
+}
+
+// tableRows are rows of an embedding table, by their numbers as keys.
 type tableRows struct {
 	table      *embed.Table
 	incomplete *atomic.Uint64 // the model's
@@ -23,35 +31,27 @@ type gathered struct {
 	rows []byte
 }
 
-// ask makes keys of items.
-func (g *gathered) ask(items []int32) {
+// ask makes keys of rows.
+func (g *gathered) ask(rows []int32) {
 	g.keys = g.keys[:0]
-	for _, i := range items {
+	for _, i := range rows {
 		g.keys = append(g.keys, uint64(i))
 	}
 }
 
-// FromTable makes a table with rows of Shape().Hidden numbers a source of content rows. A row that the table
-// does not have is its default row: a request never fails for it, and the table counts it. Rows that its store
-// cannot give, or that are damaged there, are the default too, but Incomplete tells.
+// FromTable makes an embedding table a source of rows for one model. A row that the table does not have is its default
+// row: a request never fails for it, and the table counts it. Rows that its store cannot give, or that are damaged
+// there, are the default too, but the model's Incomplete tells.
 //
-// What is cached of a user was computed with the rows as they were then. The model MUST use an item's row for
-// nothing but content and ranking: what is computed from the checkpoint's rows would not be the table's.
-func (m *Model) FromTable(t *embed.Table) (RowSource, error) {
-	if m.cfg.Preprocessor > 0 {
-		return nil, fmt.Errorf("hstu: rows from a table are used as they are, but the model has an MLP before its layers")
-	}
-	if m.cfg.ItemMLP > 0 || m.cfg.Retrieval {
-		return nil, fmt.Errorf("hstu: rows from a table, but the model's item MLP or retrieval was computed from those of " +
-			"the checkpoint: want item_mlp_hidden_dim 0 and retrieval false")
-	}
-	if t.Dim() != m.cfg.Hidden {
-		return nil, fmt.Errorf("hstu: a table with rows of %d numbers, want %d", t.Dim(), m.cfg.Hidden)
-	}
-	s := &tableRows{table: t, incomplete: &m.incomplete}
+// What is cached of a user was computed with the rows as they were then.
+func FromTable(t *embed.Table) RowSource {
+	s := &tableRows{table: t, incomplete: &atomic.Uint64{}}
 	s.scratch.New = func() any { return &gathered{} }
-	return s, nil
+	return s
 }
+
+// Dim implements RowSource.
+func (s *tableRows) Dim() int { return s.table.Dim() }
 
 func (s *tableRows) Gather(items []int32, out []float32) error {
 	if len(items) == 0 {
@@ -85,5 +85,87 @@ func (s *tableRows) Fetch(items []int32, to []float32, known []bool) error {
 func (s *tableRows) told(got embed.Gathered) {
 	if got.Err != nil || got.Broken > 0 {
 		s.incomplete.Add(1)
+	}
+}
+
+// SetCache has batches take the rows of a table, by its name in the model, from a cache in the device's memory. The
+// table's rows MUST come from a table of an embedding store. It is called before the model is used. The cache stays the
+// caller's, who closes it after the runners.
+func (m *Model) SetCache(name string, c compute.RowCache) error {
+	for _, t := range m.tables() {
+		if t.name != name {
+			continue
+		}
+		if _, ok := t.source.(compute.RowSource); !ok {
+			return fmt.Errorf("hstu: a cache of rows that come from %T", t.source)
+		}
+		if !m.Caches(name) {
+			return fmt.Errorf("hstu: a cache of table %s, whose rows go into an MLP on the host", name)
+		}
+		t.cache = c
+		return nil
+	}
+	return fmt.Errorf("hstu: a cache of table %s, which the model does not have", name)
+}
+
+// Caches reports whether batches sum rows of a table as they are, so that a cache in the device's memory helps.
+func (m *Model) Caches(name string) bool {
+	if m.content.mlp != nil {
+		return false
+	}
+	if m.content.item.name == name {
+		return true
+	}
+	for i := range m.content.features {
+		if m.content.features[i].table.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Sourced returns the names of the tables whose rows do not come from the checkpoint, and how many rows each has.
+func (m *Model) Sourced() map[string]int {
+	out := map[string]int{}
+	for _, t := range m.tables() {
+		if t.source != nil {
+			out[t.name] = t.rows
+		}
+	}
+	return out
+}
+
+// Incomplete counts the times that a table's store failed, so that default rows stood in for rows it may have.
+// What Forward computed while the count moved answers a request, but MUST NOT be kept for others.
+func (m *Model) Incomplete() uint64 { return m.incomplete.Load() }
+
+// Prefetch has the caches, if there are any, fetch the rows of events and candidates ahead of their batch: tokens, and
+// the content of each where the model has features. It returns at once.
+func (m *Model) Prefetch(tokens, content []int32) {
+	width, c := m.Width(), &m.content
+	each := func(t *table, row func(i int) int32) {
+		if t.cache == nil {
+			return
+		}
+		var list []int32
+		for i := range tokens {
+			if r := row(i); r >= 0 {
+				list = append(list, r)
+			}
+		}
+		if len(list) > 0 {
+			t.cache.Prefetch(list, t.source.(compute.RowSource))
+		}
+	}
+	if width == 1 {
+		each(c.item, func(i int) int32 { return m.Item(tokens[i]) })
+		return
+	}
+	if len(content) != width*len(tokens) {
+		return
+	}
+	each(c.item, func(i int) int32 { return m.Item(content[i*width]) })
+	for f := range c.features {
+		each(c.features[f].table, func(i int) int32 { return content[i*width+1+f] })
 	}
 }

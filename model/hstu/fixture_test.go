@@ -180,7 +180,7 @@ func TestFixtures(t *testing.T) {
 					if c.Last != nil {
 						near(t, at+": state of the last event", states[len(answers)], c.Last)
 					}
-					scored, err := m.Score(states[:len(answers)], c.Candidates, c.Query)
+					scored, err := m.Score(states[:len(answers)], c.Candidates, nil, c.Query)
 					if err != nil {
 						t.Fatal(err)
 					}

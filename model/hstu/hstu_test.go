@@ -276,21 +276,19 @@ type tableSource struct {
 	asks int
 }
 
+func (s *tableSource) Dim() int { return s.m.cfg.TableDim }
+
 func (s *tableSource) Gather(items []int32, out []float32) error {
 	s.asks += len(items)
-	for i, item := range items {
-		copy(out[i*s.m.cfg.Hidden:], rowsOf(s.m.items, int(item), 1))
-	}
-	return s.fail
+	return errors.Join(s.fail, s.m.content.item.gather(items, out))
 }
 
 // Rows from elsewhere are used like those of the checkpoint, each item asked for once; a failure is the batch's.
 func TestRowsFromElsewhere(t *testing.T) {
 	for device, dev := range devices(t) {
 		m := open(t, fixtureDir("absolute"), dev, "f32")
-		other := open(t, fixtureDir("absolute"), dev, "f32")
 		source := &tableSource{m: m}
-		other.SetRows(source)
+		other := openWith(t, unretrieving(t), dev, map[string]RowSource{"item_id": source})
 		c := readCases(t, "absolute")[6]
 		p, _, answers := c.layout(t, m)
 		want, got := hidden(t, m, dev, p, answers), hidden(t, other, dev, p, answers)
@@ -322,40 +320,20 @@ func TestRowsFromElsewhere(t *testing.T) {
 // A table of an embedding store gives the same states as the checkpoint's; what it lacks is its default row.
 func TestFromTable(t *testing.T) {
 	dev := ref.New()
-	dir := t.TempDir()
-	copyFile(t, filepath.Join(fixtureDir("absolute"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
-	if err := os.WriteFile(filepath.Join(dir, model.ConfigFile),
-		changed(t, "absolute", map[string]any{"retrieval": false}), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	dir := unretrieving(t)
 	m := open(t, dir, dev, "f32")
 	c := readCases(t, "absolute")[4]
 	p, _, answers := c.layout(t, m)
 	want := hidden(t, m, dev, p, answers)
-	store := embed.NewMemory(64, 4*m.cfg.Hidden)
-	for item := range 50 {
-		row := m.items.Data[item*4*m.cfg.Hidden:][:4*m.cfg.Hidden]
-		if err := store.Put(t.Context(), []uint64{uint64(item)}, row); err != nil {
-			t.Fatal(err)
-		}
-	}
-	table, err := embed.NewTable(store, nil, embed.TableConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := open(t, dir, dev, "f32")
-	source, err := other.FromTable(table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other.SetRows(source)
+	store, table := stored(t, m.content.item)
+	other := openWith(t, dir, dev, map[string]RowSource{"item_id": FromTable(table)})
 	for i, state := range hidden(t, other, dev, p, answers) {
 		if !slices.Equal(state, want[i]) {
 			t.Errorf("candidate %d differs", i)
 		}
 	}
-	a, err1 := m.Score(want, c.Candidates, 0)
-	b, err2 := other.Score(want, c.Candidates, 0)
+	a, err1 := m.Score(want, c.Candidates, nil, 0)
+	b, err2 := other.Score(want, c.Candidates, nil, 0)
 	if err1 != nil || err2 != nil || !slices.Equal(a[0].Tasks, b[0].Tasks) {
 		t.Errorf("predictions are %v (%v) and %v (%v)", a[0], err1, b[0], err2)
 	}
@@ -368,21 +346,56 @@ func TestFromTable(t *testing.T) {
 	if n := other.Incomplete(); n != 0 {
 		t.Errorf("%d times incomplete, but the store never failed", n)
 	}
-	retrieving := open(t, fixtureDir("absolute"), dev, "f32")
-	if _, err := retrieving.FromTable(table); err == nil || !strings.Contains(err.Error(), "retrieval") {
-		t.Errorf("a model that retrieves the checkpoint's rows takes a table's: %v", err)
-	}
-	withMLP := &Model{cfg: &Config{Hidden: m.cfg.Hidden, ItemMLP: 8}}
-	if _, err := withMLP.FromTable(table); err == nil || !strings.Contains(err.Error(), "item MLP") {
-		t.Errorf("a model with an item MLP takes a table's rows: %v", err)
-	}
 	wide, err := embed.NewTable(embed.NewMemory(4, 4*m.cfg.Hidden+4), nil, embed.TableConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.FromTable(wide); err == nil {
-		t.Error("rows of another size are no error")
+	for want, sources := range map[string]map[string]RowSource{
+		"table item_id has rows of 33 numbers, want 32":   {"item_id": FromTable(wide)},
+		"the model has no table creators: it has item_id": {"creators": FromTable(table)},
+	} {
+		if _, err := OpenWith(dir, dev, model.Options{}, sources); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
 	}
+}
+
+// unretrieving returns a copy of the fixture absolute that retrieves nothing.
+func unretrieving(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	copyFile(t, filepath.Join(fixtureDir("absolute"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
+	if err := os.WriteFile(filepath.Join(dir, model.ConfigFile),
+		changed(t, "absolute", map[string]any{"retrieval": false}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// stored puts a table of a checkpoint into a store.
+func stored(t *testing.T, from *table) (*embed.Memory, *embed.Table) {
+	t.Helper()
+	store := embed.NewMemory(from.rows, 4*from.dim)
+	for row := range from.rows {
+		if err := store.Put(t.Context(), []uint64{uint64(row)}, embed.Bytes(rowsOf(from.tensor, row, 1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to, err := embed.NewTable(store, nil, embed.TableConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, to
+}
+
+func openWith(t *testing.T, dir string, dev compute.Device, sources map[string]RowSource) *Model {
+	t.Helper()
+	m, err := OpenWith(dir, dev, model.Options{DType: "f32"}, sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
 }
 
 // uncached is a device whose runners take the rows of a cache from its source.
@@ -441,42 +454,25 @@ func (c *rowCache) Prefetch(rows []int32, _ compute.RowSource) { c.ahead = appen
 
 // Rows of a table that a cache in the device's memory keeps give the same states as those that come from the host.
 func TestSetCache(t *testing.T) {
-	dir := t.TempDir()
-	copyFile(t, filepath.Join(fixtureDir("absolute"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
-	if err := os.WriteFile(filepath.Join(dir, model.ConfigFile),
-		changed(t, "absolute", map[string]any{"retrieval": false}), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	dev := ref.New()
+	dir, dev := unretrieving(t), ref.New()
 	m := open(t, dir, dev, "f32")
-	if err := m.SetCache(&rowCache{}); err == nil {
-		t.Error("a cache before there are rows is no error")
+	if err := m.SetCache("item_id", &rowCache{}); err == nil {
+		t.Error("a cache of the checkpoint's rows is no error")
 	}
 	c := readCases(t, "absolute")[4]
 	p, _, answers := c.layout(t, m)
 	want := hidden(t, m, dev, p, answers)
-	store := embed.NewMemory(64, 4*m.cfg.Hidden)
-	for item := range 50 {
-		if err := store.Put(t.Context(), []uint64{uint64(item)}, m.items.Data[item*4*m.cfg.Hidden:][:4*m.cfg.Hidden]); err !=
-			nil {
-			t.Fatal(err)
-		}
-	}
-	table, err := embed.NewTable(store, nil, embed.TableConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := m.FromTable(table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.SetRows(source)
+	_, table := stored(t, m.content.item)
+	m = openWith(t, dir, dev, map[string]RowSource{"item_id": FromTable(table)})
 	cache := &rowCache{}
-	m.Prefetch([]int32{m.Candidate(3)}) // there is no cache
-	if err := m.SetCache(cache); err != nil {
+	m.Prefetch([]int32{m.Candidate(3)}, nil) // there is no cache
+	if err := m.SetCache("creators", cache); err == nil {
+		t.Error("a cache of a table that the model does not have is no error")
+	}
+	if err := m.SetCache("item_id", cache); err != nil {
 		t.Fatal(err)
 	}
-	m.Prefetch([]int32{m.Candidate(3), int32(m.Vocab() - 1), m.Candidate(7)})
+	m.Prefetch([]int32{m.Candidate(3), int32(m.Vocab() - 1), m.Candidate(7)}, nil)
 	if want := []int32{3, m.Item(int32(m.Vocab() - 1)), 7}; !slices.Equal(cache.ahead, slices.DeleteFunc(want,
 		func(item int32) bool { return item < 0 })) {
 		t.Errorf("rows %v are fetched ahead", cache.ahead)
@@ -523,16 +519,12 @@ func TestWithoutItems(t *testing.T) {
 	}
 	config(false)
 	dev := ref.New()
-	m, whole := open(t, dir, dev, "f32"), open(t, fixtureDir("absolute"), dev, "f32")
-	r, err := dev.Open(m.Shape(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if err := m.Forward(r, &compute.Batch{Tokens: []int32{1}, Positions: []int32{0}}, nil); !m.NeedsRows() || err == nil {
+	if _, err := Open(dir, dev, model.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "item_id.weight\" is missing") {
 		t.Errorf("without rows: %v", err)
 	}
-	m.SetRows(&tableSource{m: whole})
+	whole := open(t, fixtureDir("absolute"), dev, "f32")
+	m := openWith(t, dir, dev, map[string]RowSource{"item_id": &tableSource{m: whole}})
 	c := readCases(t, "absolute")[4]
 	p, _, answers := c.layout(t, m)
 	if !slices.Equal(hidden(t, m, dev, p, answers)[0], hidden(t, whole, dev, p, answers)[0]) {

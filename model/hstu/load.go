@@ -28,6 +28,7 @@ type loader struct {
 	dev         compute.Device
 	dt          compute.DType
 	set         *safetensors.Set
+	sources     map[string]RowSource
 	held        int64
 	ctx         context.Context // of the loading
 	progress    func(done, total int64)
@@ -36,7 +37,7 @@ type loader struct {
 }
 
 func (l *loader) fail(err error) {
-	if l.err == nil {
+	if l.err == nil && err != nil {
 		l.err = err
 	}
 }
@@ -156,19 +157,28 @@ func (l *loader) load(m *Model) {
 	if c.Positions != None || c.Times != None {
 		m.scale = float32(math.Sqrt(float64(c.Hidden)))
 	}
-	if _, ok := l.set.Lookup(tables + c.ItemTable + ".weight"); ok || !c.mayLackItems() {
-		m.items = l.tensor(tables+c.ItemTable+".weight", c.Items, c.TableDim)
-	}
 	l.loadInputs(m)
+	if l.err == nil {
+		l.fail(m.checkSources(l.sources))
+	}
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		m.layers = append(m.layers, l.layer(fmt.Sprintf("%s%d.", layerNames, i)))
 	}
 	if c.ItemMLP > 0 {
-		m.itemMLP = l.mlp("_item_embedding_mlp.", c.TableDim, c.ItemMLP, c.Hidden, true)
+		in := c.TableDim
+		for _, f := range c.Content {
+			if f.ItemMLP {
+				in += f.Dim
+			}
+		}
+		m.itemMLP = l.mlp("_item_embedding_mlp.", in, c.ItemMLP, c.Hidden, true)
 	}
 	m.post = l.postprocessor()
 	if len(c.Tasks) > 0 {
 		m.predict = l.predictor()
+	}
+	if c.Retrieval && l.err == nil && m.content.item.source != nil {
+		l.fail(fmt.Errorf("retrieval, but the rows of table %s come from elsewhere", c.ItemTable))
 	}
 	if c.Retrieval && l.err == nil {
 		m.index, l.err = newIndex(l.dev, m)
@@ -182,23 +192,19 @@ func (l *loader) load(m *Model) {
 // loadInputs makes the tables that rows are summed from.
 func (l *loader) loadInputs(m *Model) {
 	c := l.cfg
-	switch {
-	case m.items.Rows == 0: // they come from elsewhere
-	case c.Preprocessor == 0:
-		m.content = l.table(m.items)
-	default:
-		content := l.mlp(inputs+"_content_embedding_mlp.", c.TableDim, c.Preprocessor, c.Hidden, true)
-		m.content = l.computed(m, c.Items, func(first int, dst []float32) error {
-			out, err := content.apply(rowsOf(m.items, first, len(dst)/c.Hidden))
-			copy(dst, out)
-			return err
-		})
+	byName := map[string]*table{}
+	m.content.item = l.embeddings(byName, c.ItemTable, c.Items, c.TableDim)
+	l.contentFeatures(m, byName)
+	if c.Preprocessor > 0 {
+		l.contentMLP(m)
+	} else {
+		l.summed(m)
 	}
 	if len(c.ActionWeights) > 0 {
 		m.acts = l.actions()
 	}
 	if len(c.Features) > 0 {
-		m.contexts = l.contexts()
+		l.contexts(m, byName)
 	}
 	if c.Positions != None {
 		m.positions = l.table(l.tensor(positional+"_position_embeddings_weight", c.PositionBuckets, c.Hidden))
@@ -240,6 +246,75 @@ func rowsOf(t compute.Tensor, first, n int) []float32 {
 	size := t.Cols * t.DType.Size()
 	t.Data, t.Rows = t.Data[first*size:(first+n)*size], n
 	return safetensors.Floats(t)
+}
+
+// embeddings makes a table of the model, each once. The checkpoint may lack it if its rows come from elsewhere.
+func (l *loader) embeddings(byName map[string]*table, name string, rows, dim int) *table {
+	if t := byName[name]; t != nil {
+		return t
+	}
+	t := &table{name: name, rows: rows, dim: dim, source: l.sources[name]}
+	if byName[name] = t; t.source == nil {
+		t.tensor = l.tensor(tables+name+".weight", rows, dim)
+	}
+	return t
+}
+
+// contentFeatures makes the tables beside the items'.
+func (l *loader) contentFeatures(m *Model, byName map[string]*table) {
+	c := l.cfg
+	for i := range c.Content {
+		f := feature{ContentFeature: &c.Content[i], table: l.embeddings(byName, c.Content[i].Table, c.Content[i].Rows,
+			c.Content[i].Dim)}
+		if f.Target {
+			f.dummy = l.floats(inputs+"_content_encoder._target_enrich_dummy_embeddings."+f.Name, 1, f.Dim)
+		}
+		m.content.features = append(m.content.features, f)
+	}
+}
+
+// contentMLP reads the MLP of content, and applies it to all items where nothing else goes into it.
+func (l *loader) contentMLP(m *Model) {
+	c := l.cfg
+	in := c.TableDim
+	for _, f := range c.Content {
+		in += f.Dim
+	}
+	prefix := inputs + "_content_embedding_mlp."
+	content := l.mlp(l.either(prefix+"_mlp.", prefix), in, c.Preprocessor, c.Hidden, true)
+	if m.content.mlp = content; len(c.Content) > 0 || m.content.item.source != nil {
+		return
+	}
+	m.content.ready = l.computed(m, c.Items, func(first int, dst []float32) error {
+		out, err := content.apply(rowsOf(m.content.item.tensor, first, len(dst)/c.Hidden))
+		copy(dst, out)
+		return err
+	})
+}
+
+// either returns the first prefix if the checkpoint has an MLP there: Meta's code has it in a module of its own where
+// it concatenates features.
+func (l *loader) either(first, second string) string {
+	if _, ok := l.set.Lookup(first + "0.weight"); ok {
+		return first
+	}
+	return second
+}
+
+// summed puts the tables of the checkpoint whose rows are summed on the device.
+func (l *loader) summed(m *Model) {
+	put := func(t *table) {
+		if t.source == nil && t.onDevice == nil {
+			t.onDevice = l.table(t.tensor)
+		}
+	}
+	put(m.content.item)
+	for i := range m.content.features {
+		f := &m.content.features[i]
+		if put(f.table); f.Target {
+			f.sums = l.table(tensorF32(f.dummy, 1, f.Dim))
+		}
+	}
 }
 
 // mlp reads Linear, SwishLayerNorm, Linear and, with last, LayerNorm.
@@ -304,7 +379,8 @@ func (l *loader) actions() compute.Table {
 	}
 	rows = append(rows, target...)
 	if c.Preprocessor > 0 {
-		m := l.mlp(inputs+"_action_embedding_mlp.", width, c.Preprocessor, c.Hidden, true)
+		prefix := inputs + "_action_embedding_mlp."
+		m := l.mlp(l.either(prefix+"_mlp.", prefix), width, c.Preprocessor, c.Hidden, true)
 		if l.err != nil {
 			return nil
 		}
@@ -315,39 +391,6 @@ func (l *loader) actions() compute.Table {
 		}
 	}
 	return l.table(tensorF32(rows, c.actions(), c.Hidden))
-}
-
-// contexts makes the table of contextual rows: for each slot the absent feature, then its rows.
-func (l *loader) contexts() compute.Table {
-	c := l.cfg
-	slots := c.slots()
-	weights := l.floats(inputs+"_batched_contextual_linear_weights", slots, c.TableDim, c.Hidden)
-	biases := l.floats(inputs+"_batched_contextual_linear_bias", slots, c.Hidden)
-	var out []float32
-	at := 0
-	for _, f := range c.Features {
-		rows := l.floats(tables+f.Table+".weight", f.Rows, c.TableDim)
-		for range f.MaxLength {
-			if l.err != nil {
-				return nil
-			}
-			bias := biases[at*c.Hidden:][:c.Hidden]
-			m, err := newLinear(l.dev, transposed(weights[at*c.TableDim*c.Hidden:][:c.TableDim*c.Hidden], c.TableDim, c.Hidden),
-				c.Hidden, c.TableDim, bias)
-			if err != nil {
-				l.fail(err)
-				return nil
-			}
-			values, err := m.apply(rows)
-			if err != nil {
-				l.fail(err)
-				return nil
-			}
-			out = append(append(out, bias...), values...)
-			at++
-		}
-	}
-	return l.table(tensorF32(out, len(out)/c.Hidden, c.Hidden))
 }
 
 // layer packs the weights of a layer. Queries and keys are padded with zeros to the width of values.

@@ -50,7 +50,7 @@ func newIndex(dev compute.Device, m *Model) (*index, error) {
 
 // vectorsOf returns the vectors of n items.
 func (m *Model) vectorsOf(first, n int) ([]float32, error) {
-	rows := rowsOf(m.items, first, n)
+	rows := rowsOf(m.content.item.tensor, first, n)
 	if m.itemMLP == nil {
 		return rows, nil
 	}

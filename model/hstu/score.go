@@ -89,8 +89,9 @@ type Scored struct {
 }
 
 // Score predicts from the states of candidates' rows, as Hidden returned them, what the user does with the
-// candidates' items; query is the time in seconds since 1970.
-func (m *Model) Score(hidden [][]float32, items []int32, query int64) ([]Scored, error) {
+// candidates' items; query is the time in seconds since 1970. features are the rows of all features of each candidate,
+// nil where the model has none.
+func (m *Model) Score(hidden [][]float32, items, features []int32, query int64) ([]Scored, error) {
 	if m.predict == nil {
 		return nil, fmt.Errorf("hstu: the model has no tasks to rank by")
 	}
@@ -103,7 +104,7 @@ func (m *Model) Score(hidden [][]float32, items []int32, query int64) ([]Scored,
 	if err != nil {
 		return nil, err
 	}
-	own, err := m.itemRows(items)
+	own, err := m.itemRows(items, features)
 	if err != nil {
 		return nil, err
 	}
@@ -127,25 +128,4 @@ func (m *Model) Score(hidden [][]float32, items []int32, query int64) ([]Scored,
 		}
 	}
 	return out, nil
-}
-
-// itemRows returns item(i) of FORMAT.md for some items.
-func (m *Model) itemRows(items []int32) ([]float32, error) {
-	for _, i := range items {
-		if i < 0 || int(i) >= m.cfg.Items {
-			return nil, fmt.Errorf("hstu: item %d of %d", i, m.cfg.Items)
-		}
-	}
-	if m.source != nil && m.itemMLP == nil {
-		rows := make([]float32, len(items)*m.cfg.TableDim)
-		return rows, m.source.Gather(items, rows)
-	}
-	rows := make([]float32, 0, len(items)*m.cfg.TableDim)
-	for _, i := range items {
-		rows = append(rows, rowsOf(m.items, int(i), 1)...)
-	}
-	if m.itemMLP == nil {
-		return rows, nil
-	}
-	return m.itemMLP.apply(rows)
 }

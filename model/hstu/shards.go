@@ -4,28 +4,31 @@ import "grebe/embed"
 
 // CountShards has the look-ups of the model's item table counted by shard.
 func (m *Model) CountShards() {
-	if s, ok := m.source.(*tableRows); ok {
+	if s, ok := m.content.item.source.(*tableRows); ok {
 		s.table.CountShards(m.cfg.Items)
 	}
 }
 
 // Shards returns the look-ups of the model's item table by shard; nil: they are not counted.
 func (m *Model) Shards() *embed.Shards {
-	if s, ok := m.source.(*tableRows); ok {
+	if s, ok := m.content.item.source.(*tableRows); ok {
 		return s.table.Shards()
 	}
 	return nil
 }
 
-// ItemOf returns the row of the item of an event or a candidate. It returns false for a contextual row.
-func (v *Vocabulary) ItemOf(token int32) (row int32, ok bool) {
-	a := int32(v.cfg.actions())
-	return token / a, token < int32(v.cfg.Items)*a
+// ItemAt returns the row of the item of event i of a history, −1 for a contextual row. content describes its rows where
+// the model has content features (Describe).
+func (v *Vocabulary) ItemAt(tokens, content []int32, i int) int32 {
+	if v.Featured() {
+		return v.Item(content[i*v.Width()])
+	}
+	return v.Item(tokens[i])
 }
 
 // Missing counts the look-ups of rows that the model's item table does not have.
 func (m *Model) Missing() int64 {
-	if s, ok := m.source.(*tableRows); ok {
+	if s, ok := m.content.item.source.(*tableRows); ok {
 		return s.table.Stats().Missing
 	}
 	return 0

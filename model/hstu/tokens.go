@@ -15,7 +15,8 @@ const ItemsFile = "items.json"
 
 // Vocabulary says which token stands for which row. With A kinds of actions (the sets of action types, and
 // the candidate as the last) the events of item i are the tokens i·A … i·A+A−1. Behind those of all items
-// come the contextual features: for each slot the absent one, then its rows.
+// come the contextual features: for each slot the absent one, then its rows. A model with content features has these
+// numbers as the first of each row's content, and hashes as tokens (Identity).
 type Vocabulary struct {
 	cfg   *Config
 	names []string         // of items by row; nil: unknown
@@ -65,8 +66,13 @@ func newVocabulary(cfg *Config, dir string) (Vocabulary, error) {
 	return v, nil
 }
 
-// Vocab returns the number of tokens.
-func (v *Vocabulary) Vocab() int { return v.size }
+// Vocab returns the number of tokens: all numbers of 31 bits where they are hashes (Identity).
+func (v *Vocabulary) Vocab() int {
+	if v.Featured() {
+		return 1 << 31
+	}
+	return v.size
+}
 
 // Named reports whether the checkpoint names its items; else an item's row is its identifier.
 func (v *Vocabulary) Named() bool { return v.names != nil }
@@ -125,7 +131,7 @@ func (v *Vocabulary) Context(features map[string][]int32, rows int) ([]int32, er
 			continue
 		}
 		if values[n] < 0 || int(values[n]) >= f.Rows {
-			return nil, fmt.Errorf("hstu: feature %q is %d, outside its table of %d", f.Name, values[n], f.Rows)
+			return nil, fmt.Errorf("hstu: feature %q is row %d, outside its table of %d", f.Name, values[n], f.Rows)
 		}
 		out = append(out, int32(s.first)+1+values[n])
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // Spec describes a checkpoint of the recommended configuration: absolute positions and a constant scale, no
-// MLPs before the layers. Zero fields mean what their comments say.
+// MLPs before the layers unless Change adds them. Zero fields mean what their comments say.
 type Spec struct {
 	Hidden, Layers, Heads, HeadDim int
 	Items                          int
@@ -27,8 +27,11 @@ type Spec struct {
 	Window                         int           // none
 	Unnamed                        bool          // without items.json
 	Seed                           uint64
-	// Change may change the configuration before it is written; tensors that it adds are not.
+	// Change may change the configuration before it is written: sizes, MLPs, and features. Tensors of other additions are
+	// not written.
 	Change func(c *hstu.Config)
+	// Without names tables that are not written.
+	Without []string
 }
 
 // Config returns the configuration of the checkpoint.
@@ -74,13 +77,20 @@ func Write(dir string, s Spec) error {
 }
 
 func (s *Spec) tensors(c *hstu.Config) []safetensors.Named {
-	w := &writer{dt: s.DType, rand: rand.New(rand.NewPCG(s.Seed, 3))}
+	w := &writer{dt: s.DType, rand: rand.New(rand.NewPCG(s.Seed, 3)), without: map[string]bool{}}
+	for _, name := range s.Without {
+		w.without[name] = true
+	}
 	const t = "_hstu_transducer."
 	n := c.Heads * c.ValueDim
 	d := c.Hidden
-	w.add("_embedding_collection.embeddings.item_id.weight", 0, 1/root(d), c.Items, d)
-	w.add(t+"_input_preprocessor._action_encoder._action_embedding_table", 0, 1/root(d), len(c.ActionWeights), d)
-	w.add(t+"_input_preprocessor._action_encoder._target_action_embedding_table", 0, 1/root(d), 1, d)
+	action, target := d, d
+	if c.Preprocessor > 0 {
+		action, target = c.ActionDim, c.ActionDim*len(c.ActionWeights)
+	}
+	w.table("item_id", c.Items, c.TableDim)
+	w.add(t+"_input_preprocessor._action_encoder._action_embedding_table", 0, 1/root(d), len(c.ActionWeights), action)
+	w.add(t+"_input_preprocessor._action_encoder._target_action_embedding_table", 0, 1/root(d), 1, target)
 	w.add(t+"_positional_encoder._position_embeddings_weight", 0, 0.3, c.PositionBuckets, d)
 	for i := range c.Layers {
 		p := fmt.Sprintf("%s_stu_module._stu_layers.%d.", t, i)
@@ -99,7 +109,57 @@ func (s *Spec) tensors(c *hstu.Config) []safetensors.Named {
 	w.add(m+"1.bias", 0, 0.1, c.TaskMLP)
 	w.add(m+"2.weight", 0, 3/root(c.TaskMLP), len(c.Tasks), c.TaskMLP)
 	w.add(m+"2.bias", 0, 0.1, len(c.Tasks))
+	w.features(c, t+"_input_preprocessor.")
 	return w.list
+}
+
+// features adds the tensors of content features, of contextual ones, and of MLPs.
+func (w *writer) features(c *hstu.Config, in string) {
+	wide, item := c.TableDim, c.TableDim
+	for _, f := range c.Content {
+		w.table(f.Table, f.Rows, f.Dim)
+		if f.Target {
+			w.add(in+"_content_encoder._target_enrich_dummy_embeddings."+f.Name, 0, 1/root(f.Dim), 1, f.Dim)
+		}
+		if wide += f.Dim; f.ItemMLP {
+			item += f.Dim
+		}
+	}
+	slots := 0
+	for _, f := range c.Features {
+		w.table(f.Table, f.Rows, c.TableDim)
+		slots += f.MaxLength
+	}
+	if slots > 0 {
+		w.add(in+"_batched_contextual_linear_weights", 0, 1/root(c.TableDim), slots, c.TableDim, c.Hidden)
+		w.add(in+"_batched_contextual_linear_bias", 0, 0.1, slots, c.Hidden)
+	}
+	if c.Preprocessor > 0 {
+		w.mlp(in+"_content_embedding_mlp.", wide, c.Preprocessor, c.Hidden)
+		w.mlp(in+"_action_embedding_mlp.", c.ActionDim*len(c.ActionWeights), c.Preprocessor, c.Hidden)
+	}
+	if c.ItemMLP > 0 {
+		w.mlp("_item_embedding_mlp.", item, c.ItemMLP, c.Hidden)
+	}
+}
+
+// table adds an embedding table, once.
+func (w *writer) table(name string, rows, dim int) {
+	if !w.without[name] {
+		w.without[name] = true
+		w.add("_embedding_collection.embeddings."+name+".weight", 0, 1/root(dim), rows, dim)
+	}
+}
+
+func (w *writer) mlp(prefix string, in, hidden, out int) {
+	w.add(prefix+"0.weight", 0, 1/root(in), hidden, in)
+	w.add(prefix+"0.bias", 0, 0.1, hidden)
+	w.add(prefix+"1.weight", 1, 0.1, hidden)
+	w.add(prefix+"1.bias", 0, 0.1, hidden)
+	w.add(prefix+"2.weight", 0, 1/root(hidden), out, hidden)
+	w.add(prefix+"2.bias", 0, 0.1, out)
+	w.add(prefix+"3.weight", 1, 0.1, out)
+	w.add(prefix+"3.bias", 0, 0.1, out)
 }
 
 func root(n int) float64 { return math.Sqrt(float64(n)) }
@@ -108,6 +168,8 @@ type writer struct {
 	dt   compute.DType
 	rand *rand.Rand
 	list []safetensors.Named
+
+	without map[string]bool // tables that are not written, or were
 }
 
 // add adds a tensor of normally distributed values, which are drawn when it is written.
