@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +23,11 @@ const (
 // warmWidths are the beam widths of searches, the default first.
 var warmWidths = []int{defaultBeamWidth, 512, 50}
 
-// warmTogether are numbers of searches at a time.
-var warmTogether = []int{2, 4, 8, 16}
+// warmTogether are numbers of searches at a time, the largest first.
+var warmTogether = []int{16, 2, 4, 8}
+
+// warmSmall are sizes below warmStep.
+var warmSmall = []int{64, 32, 16, 8}
 
 // WarmUp sends models made-up requests of all kinds and sizes, so that no client waits for what a device prepares at
 // first use. It counts only as probes and caches no users and items. It is for one goroutine.
@@ -42,8 +46,8 @@ type warmStepOf struct {
 	together int // requests at a time
 }
 
-// NewWarmUp returns a warm-up of all models of texts. What most requests need comes first, and long prompts come
-// before short ones, which use the same memory.
+// NewWarmUp returns a warm-up of all models of texts. What takes most memory comes first: what was recorded before
+// memory grew is of no use. Then comes what most requests need, long prompts before short ones.
 func (s *Service) NewWarmUp() *WarmUp {
 	w := &WarmUp{s: s}
 	for _, rare := range []bool{false, true} {
@@ -62,8 +66,16 @@ func (w *WarmUp) add(sl *slot, rare bool) {
 		return
 	}
 	searches := c.Generate != nil && c.Generate.Snapshot() != nil && c.Generate.Snapshot().Len() > 0
+	var sizes []int
 	for rows := min(warmRows, c.Positions) / warmStep * warmStep; rows > 0; rows -= warmStep {
-		tokens := rows - warmSpare
+		sizes = append(sizes, rows)
+	}
+	if searches && !rare && len(sizes) > 0 {
+		w.steps = append(w.steps, warmStepOf{sl, warmStep, defaultBeamWidth, warmTogether[0]},
+			warmStepOf{sl, sizes[0] - warmSpare, slices.Max(warmWidths), 1})
+	}
+	for _, rows := range append(sizes, warmSmall...) {
+		tokens := rows - min(rows/4, warmSpare)
 		for i, width := range warmWidths {
 			if searches && (i > 0) == rare {
 				w.steps = append(w.steps, warmStepOf{sl, tokens, width, 1})
@@ -73,7 +85,7 @@ func (w *WarmUp) add(sl *slot, rare bool) {
 			w.steps = append(w.steps, warmStepOf{sl, tokens, 0, 1})
 		}
 	}
-	for _, n := range warmTogether {
+	for _, n := range warmTogether[1:] {
 		if searches && rare {
 			w.steps = append(w.steps, warmStepOf{sl, warmStep, defaultBeamWidth, n})
 		}

@@ -33,8 +33,8 @@ func TestWarmUpRanksAllSizes(t *testing.T) {
 	})
 	before := countsOf(exposed(t, s))
 	w := s.NewWarmUp()
-	if err := w.Run(t.Context(), 0); err != nil || w.Asked() > 0 || w.Left() != 7 {
-		t.Errorf("without time: %v, %d asked, %d left; want none, and 7", err, w.Asked(), w.Left())
+	if err := w.Run(t.Context(), 0); err != nil || w.Asked() > 0 || w.Left() != 11 {
+		t.Errorf("without time: %v, %d asked, %d left; want none, and 11", err, w.Asked(), w.Left())
 	}
 	if err := w.Run(t.Context(), time.Minute); err != nil || w.Left() > 0 {
 		t.Fatalf("%v, %d left", err, w.Left())
@@ -42,6 +42,11 @@ func TestWarmUpRanksAllSizes(t *testing.T) {
 	for rows := warmStep; rows <= 896; rows += warmStep {
 		if sizes[rows-warmSpare] != warmTurns {
 			t.Errorf("%d requests of %d rows, want %d: %v", sizes[rows-warmSpare], rows, warmTurns, sizes)
+		}
+	}
+	for _, tokens := range []int{48, 24, 12, 6} {
+		if sizes[tokens] != warmTurns {
+			t.Errorf("%d requests of %d tokens, want %d: %v", sizes[tokens], tokens, warmTurns, sizes)
 		}
 	}
 	if after := countsOf(exposed(t, s)); after != before {
@@ -87,7 +92,7 @@ func TestWarmUpSearches(t *testing.T) {
 	s := serveGeneration(t, &generations(t, "qwen3-tiny")[0], m, dev)
 	w := s.NewWarmUp()
 	sizes := min(warmRows, m.MaxPositions()) / warmStep
-	want := sizes*(1+len(warmWidths)) + len(warmTogether)
+	want := (sizes+len(warmSmall))*(1+len(warmWidths)) + len(warmTogether) + min(sizes, 1)
 	if w.Left() != want {
 		t.Fatalf("%d kinds and sizes, want %d", w.Left(), want)
 	}

@@ -132,7 +132,10 @@ func (d *device) start() (err error) {
 			return err
 		}
 	}
-	d.memory, err = newMemory(d)
+	if d.memory, err = newMemory(d); err != nil {
+		return err
+	}
+	_, err = d.kernel("moves.cu", "moves") // no request waits for it to be compiled
 	return err
 }
 

@@ -12,7 +12,7 @@ import (
 // that differ from them.
 func manyKinds(t *testing.T, d *device) (kinds int, different []string) {
 	t.Helper()
-	m := newSmall(t, d, 4)
+	m := newSmall(t, d, 9)
 	r, err := d.Open(m.shape, 128)
 	if err != nil {
 		t.Fatal(err)

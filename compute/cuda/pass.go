@@ -551,7 +551,9 @@ type graph struct {
 }
 
 const (
-	maxGraphs = 48 // kept per runner
+	// maxGraphs are kept per runner: a server's prompts have 20 sizes up to maxGraphRows, for rankings and for searches
+	// each, and rounds of several widths are beside them.
+	maxGraphs = 128
 	// largeSeen is how often a batch above maxGraphRows, of which there are many sizes, is seen before it
 	// is captured.
 	largeSeen = 3
