@@ -39,7 +39,7 @@ type Query struct {
 	Without []int32   // items that are not found, ascending
 	Allowed []uint32  // if not nil, a bit for each item: item i is found only if bit i%32 of word i/32 is set
 
-	Hits   []Hit // the result, the best first
+	Hits   []Hit // the result, the best first; its memory is used again
 	Broken int   // items that may be found, but whose score is no finite number: they are not found
 }
 
@@ -57,8 +57,9 @@ func (q *Query) Validate(items, width int) error {
 	if len(q.Vector) != width {
 		return fmt.Errorf("compute: a query of %d values for vectors of %d", len(q.Vector), width)
 	}
+	const inf = 0x7f800000
 	for i, v := range q.Vector {
-		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+		if math.Float32bits(v)&inf == inf {
 			return fmt.Errorf("compute: value %d of a query is %v", i, v)
 		}
 	}

@@ -26,7 +26,7 @@ const (
 	retrieveOwn    = 10240 // keys of a list in places of blocks
 	retrieveShared = compute.MaxHits + retrieveOwn
 	retrieveRoom   = retrieveList - retrieveShared // for keys that blocks have no place for
-	retrieveStatic = 8 << 10                       // most shared memory besides queries and stages
+	retrieveStatic = 10 << 10                      // most shared memory besides queries and stages
 	retrieveSort   = 1024                          // threads that find the best of a list
 )
 
@@ -367,8 +367,9 @@ func (s *retrieveScan) upload() error {
 	s.asked = s.r.inDev.At(asks)
 	for i := range s.queries {
 		q := &s.queries[i]
+		to := offheap.Slice[uint16](in[asks+i*stride:], len(q.Vector))
 		for c, x := range q.Vector {
-			*(*uint16)(unsafe.Pointer(&in[asks+i*stride+2*c])) = toBF16(x)
+			to[c] = toBF16(x)
 		}
 		a := &list[i]
 		a.k, a.after = int32(q.K), math.MaxUint64
@@ -544,15 +545,10 @@ func (s *retrieveScan) results() *retrieved {
 
 // take hands the results to the queries.
 func (s *retrieveScan) take() {
-	r, all := s.results(), 0
-	for _, n := range r.state.kept[:len(s.queries)] {
-		all += int(n)
-	}
-	hits := make([]compute.Hit, all)
+	r := s.results()
 	for i := range s.queries {
-		q, n := &s.queries[i], int(r.state.kept[i])
-		q.Broken, q.Hits, hits = int(r.state.broken[i]), hits[:n:n], hits[n:]
-		copy(q.Hits, r.best[i][:n])
+		q := &s.queries[i]
+		q.Broken, q.Hits = int(r.state.broken[i]), append(q.Hits[:0], r.best[i][:r.state.kept[i]]...)
 	}
 }
 

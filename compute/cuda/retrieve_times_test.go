@@ -67,7 +67,9 @@ func timeParts(t *testing.T, v *vectors, queries []compute.Query) string {
 	check(c.Enter())
 	s := &retrieveScan{v: v, r: r, queries: queries}
 	check(s.prepare())
+	began := time.Now()
 	check(s.upload())
+	ahead := time.Since(began)
 	var marks []*driver.Event
 	mark := func() {
 		e, err := c.NewEvent(true)
@@ -105,5 +107,6 @@ func timeParts(t *testing.T, v *vectors, queries []compute.Query) string {
 		check(e.Close())
 	}
 	state := &s.results().state
-	return fmt.Sprintf("%s, %d failed, %d unsure, host %.0f", line, state.failed, state.unsure, host.Seconds()*1e6)
+	return fmt.Sprintf("%s, %d failed, %d unsure, host %.0f ahead, %.0f behind", line, state.failed, state.unsure,
+		ahead.Seconds()*1e6, host.Seconds()*1e6)
 }

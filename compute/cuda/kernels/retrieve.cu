@@ -283,12 +283,27 @@ DEVICE u64 passing(const float (&sums)[2 * BLOCKS * 4], const float* lows) {
   return bits;
 }
 
-DEVICE float sum_at(const float (&sums)[2 * BLOCKS * 4], int bit) {
-  float v = sums[0];
-#pragma unroll
-  for (int i = 1; i < 2 * BLOCKS * 4; i++) v = bit == i ? sums[i] : v;
-  return v;
+// One of two values, which are not put into memory to be found there.
+DEVICE float either(u32 yes, float a, float b) {
+  float y;
+  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; selp.f32 %0, %1, %2, p; }" : "=f"(y) : "f"(a), "f"(b), "r"(yes));
+  return y;
 }
+
+// The value with a number, by halves: a few steps that wait for each other, not one for each value.
+template <int N>
+struct Pick {
+  DEVICE static float of(const float (&v)[N], int number) {
+    float half[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) half[i] = either(number & 1, v[2 * i + 1], v[2 * i]);
+    return Pick<N / 2>::of(half, number >> 1);
+  }
+};
+template <>
+struct Pick<1> {
+  DEVICE static float of(const float (&v)[1], int) { return v[0]; }
+};
 
 // first and end are places in the order of tiles; dense lists have a place for each of their items.
 KERNEL void __launch_bounds__(32 * WARPS, 1)
@@ -300,6 +315,7 @@ KERNEL void __launch_bounds__(32 * WARPS, 1)
   __shared__ int queuedFor[WARPS][QUEUE];
   __shared__ float lows[QUERIES];
   __shared__ u32 added[QUERIES];
+  __shared__ Ask allAsks[QUERIES];
   if (s.state->failed) return;
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, query_bytes = s.chunks * CHUNK * 2 + 16;
   u32 queries = shared_address(memory), ring = queries + QUERIES * query_bytes + warp * STAGES * STAGE_BYTES;
@@ -316,6 +332,7 @@ KERNEL void __launch_bounds__(32 * WARPS, 1)
     bounds[i] = i < s.count ? s.state->bound[i] : 0;
     lows[i] = i < s.count ? lowest_score(bounds[i]) : bits_f(LARGEST);
     added[i] = 0;
+    if (i < s.count) allAsks[i] = s.asks[i];
   }
   __syncthreads(); // warps go on by themselves
   Queue queue = {queued[warp], queuedFor[warp], 0};
@@ -341,12 +358,12 @@ KERNEL void __launch_bounds__(32 * WARPS, 1)
         q = (bit >> 3) * 8 + 2 * (lane & 3) + (bit & 1);
         place = (bit >> 2 & 1) * 16 + (bit >> 1 & 1) * 8 + (lane >> 2);
         u32 item = (u32)(walk.tile * TILE + place);
-        float score = sum_at(sums, bit);
+        float score = Pick<2 * BLOCKS * 4>::of(sums, bit);
         bool finite = (f_bits(score) & 0x7fffffffu) <= LARGEST;
         key = key_of(score, item);
         keep = item < (u32)s.rows && q < s.count && (!finite || key > bounds[q]);
         if (keep) {
-          const Ask& a = s.asks[q];
+          const Ask& a = allAsks[q];
           keep = (!finite || key < a.after) && eligible(a, item);
         }
         if (keep && !finite) {
