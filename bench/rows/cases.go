@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"sync"
+	"time"
 	"unsafe"
 
+	"grebe/bench/report"
 	"grebe/compute/cuda/driver"
 	"grebe/compute/cuda/rows"
 )
@@ -345,7 +349,67 @@ func (b *bench) missing() error {
 	if b.size < 256 {
 		must = 0
 	}
+	if err := b.gathered(content, table.Bytes, ids, job, must); err != nil {
+		return err
+	}
 	b.add("missing, fetched", n, float64(n*b.size), alone, "PCIe", must)
 	b.add("missing, found and fetched", n, float64(n*b.size), both, "PCIe", 0)
 	return nil
 }
+
+// gathered measures rows that the host puts into pinned memory one behind the other, as batches of a server get them:
+// what the GPU does behind that, and all of it, by the host's clock.
+func (b *bench) gathered(content, table []byte, ids []uint32, job rows.Job, must float64) error {
+	n := len(ids)
+	in := b.pinned(n * b.size)
+	if b.err != nil {
+		return b.err
+	}
+	gather := func() {
+		var wg sync.WaitGroup
+		parts := min(runtime.GOMAXPROCS(0), gatherers)
+		for part := range parts {
+			wg.Go(func() {
+				for i := part * n / parts; i < (part+1)*n/parts; i++ {
+					copy(in.Bytes[i*b.size:][:b.size], table[int(ids[i])*b.size:])
+				}
+			})
+		}
+		wg.Wait()
+	}
+	gather()
+	forget := func() error { return b.cache.Forget(b.s, 0) }
+	fetch := func() error { return b.cache.Fetch(b.s, 0, ids, in.Ptr) }
+	alone, err := b.time(b.s, fetch, forget)
+	if err != nil {
+		return err
+	}
+	var times []float64
+	for range b.o.Repeats {
+		if err := errors.Join(forget(), b.s.Sync()); err != nil {
+			return err
+		}
+		begin := time.Now()
+		gather()
+		if err := errors.Join(fetch(), b.s.Sync()); err != nil {
+			return err
+		}
+		times = append(times, time.Since(begin).Seconds())
+	}
+	slices.Sort(times)
+	if err := errors.Join(b.cache.Gather(b.s, b.jobs), b.s.Sync()); err != nil {
+		return err
+	}
+	for range checked {
+		i := b.r.IntN(n)
+		if err := b.check(content, job.Out.At(i*b.size), ids[i:i+1]); err != nil {
+			return err
+		}
+	}
+	b.add("gathered, fetched", n, float64(n*b.size), alone, "PCIe", must)
+	b.add("gathered and fetched, host", n, float64(n*b.size), report.Median(times), "PCIe", 0)
+	return nil
+}
+
+// gatherers are the goroutines that gather rows.
+const gatherers = 8

@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 	for _, e := range g.Errors {
 		t.Error(e)
 	}
-	if want := 2 * 2 * (3 + 1 + 2); len(r.Lines) != want {
+	if want := 2 * 2 * (3 + 1 + 4); len(r.Lines) != want {
 		t.Errorf("%d lines, want %d", len(r.Lines), want)
 	}
 	for _, want := range []string{"pooled, sum", "pooled, weighted", "sequences", "missing, fetched", "PCIe"} {
