@@ -65,27 +65,6 @@ func (c *Context) FreeHost(h *Host) error {
 	return c.call(cu.hostFree, uintptr(p))
 }
 
-// Register pins memory that the caller has taken outside the Go heap, say in huge pages. The caller MUST Unregister it
-// before it frees the memory.
-func (c *Context) Register(b []byte) (*Host, error) {
-	const portable, mapped = 1, 2
-	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	if err := c.call(cu.hostRegister, p, uintptr(len(b)), portable|mapped); err != nil {
-		return nil, err
-	}
-	return &Host{Bytes: b, Ptr: Ptr(p)}, nil
-}
-
-// Unregister undoes Register. The GPU may not use the memory afterwards.
-func (c *Context) Unregister(h *Host) error {
-	if h == nil || h.Ptr == 0 {
-		return nil
-	}
-	p := h.Ptr
-	h.Bytes, h.Ptr = nil, 0
-	return c.call(cu.hostUnregister, uintptr(p))
-}
-
 // Upload copies any host memory to the GPU and returns when it is there.
 func (c *Context) Upload(dst Ptr, src []byte) error {
 	if len(src) == 0 {

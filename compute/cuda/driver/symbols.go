@@ -23,8 +23,6 @@ var cu struct {
 	memoryFree           symbol `c:"cuMemFree_v2"`
 	hostAlloc            symbol `c:"cuMemHostAlloc"`
 	hostFree             symbol `c:"cuMemFreeHost"`
-	hostRegister         symbol `c:"cuMemHostRegister_v2"`
-	hostUnregister       symbol `c:"cuMemHostUnregister"`
 	copyToDevice         symbol `c:"cuMemcpyHtoD_v2"`
 	copyToHost           symbol `c:"cuMemcpyDtoH_v2"`
 	copyAsync            symbol `c:"cuMemcpyAsync"`

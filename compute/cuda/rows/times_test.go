@@ -8,11 +8,10 @@ import (
 	"testing"
 
 	"grebe/compute/cuda/driver"
-	"grebe/internal/offheap"
 )
 
-// TestFetchTimes prints how long rows take from pinned memory, by their size, by how far they are apart, by the pages
-// that the memory has, and by the number of blocks that read them.
+// TestFetchTimes prints how long rows take from pinned memory, by their size, by how far they are apart, and by the
+// number of blocks that read them.
 func TestFetchTimes(t *testing.T) {
 	if os.Getenv("GREBE_ROWS_TIMES") == "" {
 		t.Skip("GREBE_ROWS_TIMES is not set")
@@ -23,27 +22,15 @@ func TestFetchTimes(t *testing.T) {
 	defer c.Close()
 	must(t, c.Enter())
 	defer c.Leave()
-	plain, err := c.AllocHost(largest)
+	from, err := c.AllocHost(largest)
 	must(t, err)
-	defer c.FreeHost(plain)
-	block, err := offheap.Alloc(largest)
-	must(t, err)
-	defer block.Free()
-	clear(block.Bytes) // which makes its pages
-	huge, err := c.Register(block.Bytes)
-	must(t, err)
-	defer c.Unregister(huge)
-	for _, m := range []struct {
-		name string
-		from *driver.Host
-	}{{"allocated", plain}, {"registered huge", huge}} {
-		for _, size := range []int{128, 256, 512} {
-			timeFetch(t, c, m.name, m.from.Ptr, size, largest)
-		}
+	defer c.FreeHost(from)
+	for _, size := range []int{128, 256, 512} {
+		timeFetch(t, c, from.Ptr, size, largest)
 	}
 }
 
-func timeFetch(t *testing.T, c *driver.Context, name string, from driver.Ptr, size, largest int) {
+func timeFetch(t *testing.T, c *driver.Context, from driver.Ptr, size, largest int) {
 	const n = 16384
 	r, err := New(c, []Spec{{Rows: largest / size, RowBytes: size, Pages: 1, PageRows: 1 << 12, Stage: n}}, BF16{})
 	must(t, err)
@@ -54,7 +41,7 @@ func timeFetch(t *testing.T, c *driver.Context, name string, from driver.Ptr, si
 	filler, err := c.Alloc(256 << 20)
 	must(t, err)
 	defer c.Free(filler)
-	line := fmt.Sprintf("%s, %d bytes:", name, size)
+	line := fmt.Sprintf("%d bytes:", size)
 	for _, span := range []int{16 << 20, 128 << 20, largest} {
 		random := rand.New(rand.NewPCG(1, uint64(span)))
 		ids := make([]uint32, n)
