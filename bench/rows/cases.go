@@ -216,6 +216,17 @@ func (b *bench) check(content []byte, out driver.Ptr, ids []uint32) error {
 // checked is how many results of a case are compared.
 const checked = 64
 
+// checkSome compares some outputs, of a row each.
+func (b *bench) checkSome(content []byte, job rows.Job, ids []uint32) error {
+	for range checked {
+		i := b.r.IntN(len(ids))
+		if err := b.check(content, job.Out.At(i*b.size), ids[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // least is the least share of the copy rate for rows of a size.
 func (b *bench) least(wide float64) float64 {
 	if b.size >= 256 {
@@ -294,11 +305,8 @@ func (b *bench) sequences() error {
 	if err != nil {
 		return err
 	}
-	for range checked {
-		i := b.r.IntN(n)
-		if err := b.check(content, job.Out.At(i*b.size), ids[i:i+1]); err != nil {
-			return err
-		}
+	if err := b.checkSome(content, job, ids); err != nil {
+		return err
 	}
 	b.add("sequences", n, 2*float64(n*b.size), took, "copy", 0.6)
 	return nil
@@ -339,11 +347,8 @@ func (b *bench) missing() error {
 	if err := errors.Join(b.cache.Gather(b.s, b.jobs), b.s.Sync()); err != nil {
 		return err
 	}
-	for range checked {
-		i := b.r.IntN(n)
-		if err := b.check(content, job.Out.At(i*b.size), ids[i:i+1]); err != nil {
-			return err
-		}
+	if err := b.checkSome(content, job, ids); err != nil {
+		return err
 	}
 	must := 0.8
 	if b.size < 256 {
@@ -400,11 +405,8 @@ func (b *bench) gathered(content, table []byte, ids []uint32, job rows.Job, must
 	if err := errors.Join(b.cache.Gather(b.s, b.jobs), b.s.Sync()); err != nil {
 		return err
 	}
-	for range checked {
-		i := b.r.IntN(n)
-		if err := b.check(content, job.Out.At(i*b.size), ids[i:i+1]); err != nil {
-			return err
-		}
+	if err := b.checkSome(content, job, ids); err != nil {
+		return err
 	}
 	b.add("gathered, fetched", n, float64(n*b.size), alone, "PCIe", must)
 	b.add("gathered and fetched, host", n, float64(n*b.size), report.Median(times), "PCIe", 0)
