@@ -312,7 +312,7 @@ func (f *fleet) pick(a *serve.Asked, secret *feed.Secret, not string) (p pick, o
 	}
 	q := &f.req
 	q.Prompt, q.User, q.Tokens, q.Items = schedule.Request{}, 0, nil, nil
-	q.Keys, q.Shards, q.Rows = q.Keys[:0], a.Shards, a.Rows
+	q.Keys, q.Shards, q.UserRows, q.ItemRows = q.Keys[:0], a.Shards, a.UserRows, a.ItemRows
 	if z := a.Sizes; z != nil {
 		q.Prompt, q.User, q.Tokens = z.Prompt, secret.Digest(&z.User), z.Tokens
 		for i := range z.Items {

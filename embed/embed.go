@@ -167,7 +167,7 @@ func (t *Table) gather(ctx context.Context, keys []uint64, out []byte, known []b
 	}
 	shards := t.shards.Load()
 	if shards != nil {
-		shards.count(keys, s.misses)
+		shards.Count(keys, s.misses)
 	}
 	g := Gathered{Hits: len(keys) - len(s.misses)}
 	if len(s.misses) == 0 {

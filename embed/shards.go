@@ -8,8 +8,10 @@ import (
 	"time"
 )
 
-// MostShards is the largest number of shards of a table.
-const MostShards = 1024
+const (
+	MostShards = 1024 // largest number of shards of a table
+	Profile    = 20   // shards that stand for a request's rows (HLM-5's K)
+)
 
 // Shards counts the look-ups of a table by range of keys, so that routers send requests to nodes that have their rows.
 // A shard is a range of keys, by items' numbers: a power of two, so that it stays the same while a catalog grows a
@@ -33,7 +35,8 @@ const (
 	rowsRecent  = 4096 // rows after which the measured time of a row counts half
 )
 
-func newShards(items, cached int) *Shards {
+// NewShards returns counts for keys below a number, before a cache of so many rows.
+func NewShards(items, cached int) *Shards {
 	return &Shards{shift: max(0, bits.Len(uint(max(items, 1)-1))-bits.Len(MostShards-1)),
 		recent: max(1<<14, 2*int64(cached))}
 }
@@ -44,7 +47,7 @@ func (t *Table) CountShards(items int) {
 	if t.cache != nil {
 		cached = t.cache.Rows()
 	}
-	fresh := newShards(items, cached)
+	fresh := NewShards(items, cached)
 	if old := t.shards.Load(); t.memory == nil && (old == nil || old.shift != fresh.shift) {
 		t.shards.Store(fresh)
 	}
@@ -56,8 +59,8 @@ func (t *Table) Shards() *Shards { return t.shards.Load() }
 // Of returns the shard of a key.
 func (s *Shards) Of(key uint64) uint32 { return uint32(min(key>>s.shift, MostShards-1)) }
 
-// count takes a batch of which some keys missed.
-func (s *Shards) count(keys []uint64, misses []int32) {
+// Count takes a batch of keys, of which those at misses missed the cache.
+func (s *Shards) Count(keys []uint64, misses []int32) {
 	step := 1 + len(keys)/shardSample
 	seen := s.seen.Add(int64(len(keys)))
 	first := int(uint64(seen) % uint64(step))
@@ -122,19 +125,19 @@ func (s *Shards) AppendHeld(dst []byte) []byte {
 	return dst
 }
 
-// Hottest appends the shards that most of the keys are in, at most a number of them, the hottest first. Of equals, the
+// Hottest appends the shards that most of the keys are in, at most Profile of them, the hottest first. Of equals, the
 // lowest is first.
-func (s *Shards) Hottest(dst []uint32, keys func(yield func(key uint64) bool), most int) []uint32 {
+func (s *Shards) Hottest(dst []uint32, keys func(yield func(key uint64) bool)) []uint32 {
 	var counts [MostShards]int32
 	for k := range keys {
 		counts[s.Of(k)]++
 	}
 	from := len(dst)
 	for shard, n := range counts {
-		if n == 0 || len(dst)-from == most && n <= counts[dst[len(dst)-1]] {
+		if n == 0 || len(dst)-from == Profile && n <= counts[dst[len(dst)-1]] {
 			continue
 		}
-		if len(dst)-from < most {
+		if len(dst)-from < Profile {
 			dst = append(dst, uint32(shard))
 		}
 		i := len(dst) - 1

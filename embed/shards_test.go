@@ -86,14 +86,14 @@ func TestShardsAreHeldWhileTheirRowsAreCached(t *testing.T) {
 	if s.RowMs() <= 0 || s.RowMs() > 1 {
 		t.Errorf("a row takes %v ms", s.RowMs())
 	}
-	if n := testing.AllocsPerRun(100, func() { s.count([]uint64{1, 2, 3}, []int32{1}) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { s.Count([]uint64{1, 2, 3}, []int32{1}) }); n > 0 {
 		t.Errorf("counting allocates %v times", n)
 	}
 }
 
 // The time of a row is that of recent round trips.
 func TestTheTimeOfARowFollowsTheStore(t *testing.T) {
-	s := newShards(100, 0)
+	s := NewShards(100, 0)
 	if s.RowMs() != 0 {
 		t.Error("a time before the first round trip")
 	}
@@ -115,7 +115,7 @@ func TestTheTimeOfARowFollowsTheStore(t *testing.T) {
 func TestHottestShards(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
-		s := newShards(1+rng.IntN(1<<rng.IntN(20)), 0)
+		s := NewShards(1+rng.IntN(1<<rng.IntN(20)), 0)
 		counts, keys := map[uint32]int{}, make([]uint64, rng.IntN(200))
 		for i := range keys {
 			keys[i] = uint64(rng.IntN(1+rng.IntN(1<<12))) << s.shift
@@ -131,9 +131,8 @@ func TestHottestShards(t *testing.T) {
 			}
 			return int(a) - int(b)
 		})
-		most := 1 + rng.IntN(30)
-		got := s.Hottest([]uint32{7}, slices.Values(keys), most)[1:]
-		if want = want[:min(most, len(want))]; !slices.Equal(got, want) {
+		got := s.Hottest([]uint32{7}, slices.Values(keys))[1:]
+		if want = want[:min(Profile, len(want))]; !slices.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
 		}
 	}

@@ -410,11 +410,11 @@ func TestOthersSendToo(t *testing.T) {
 func TestRowsAreReadWhileOthersCompute(t *testing.T) {
 	for _, backlog := range []time.Duration{0, 5 * milli, 40 * milli} {
 		r := fleet(t, Config{Shards: 8}, 1)
-		r.config.Nodes[0].Engines, r.config.Nodes[0].EMBMiss = 4, 2
-		r.Heard(0, &Heartbeat{At: milli, Backlog: backlog}, milli)
+		r.config.Nodes[0].Engines = 4
+		r.Heard(0, &Heartbeat{At: milli, Backlog: backlog, RowMs: 2}, milli)
 		at := func(shards ...uint32) priced {
 			q := ask(1)
-			q.Shards = shards
+			q.Shards, q.UserRows = shards, len(shards)
 			r.look(q, milli)
 			return r.price(0, q)
 		}

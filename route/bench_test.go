@@ -34,7 +34,7 @@ func large(b *testing.B, policy Policy, nodes int) (*Router, []Request) {
 		plan.Host: {Token: 1e-4}, plan.Disk: {Entry: .1, Token: 3e-3}, plan.Peer: {Entry: .02, Token: 2e-3},
 	}
 	for range nodes {
-		c.Nodes = append(c.Nodes, Node{Costs: costs, RTT: .2, EMBMiss: .05})
+		c.Nodes = append(c.Nodes, Node{Costs: costs, RTT: .2})
 	}
 	r, err := New(c)
 	if err != nil {
@@ -70,7 +70,7 @@ func large(b *testing.B, policy Policy, nodes int) (*Router, []Request) {
 			}
 		}
 	}
-	beat := Heartbeat{Backlog: 10 * time.Millisecond, Shards: make([]uint32, 2000)}
+	beat := Heartbeat{RowMs: .05, Backlog: 10 * time.Millisecond, Shards: make([]uint32, 2000)}
 	for n := range nodes {
 		r.Snapshot(n, 1, 0, parts[n], true)
 		for i := range beat.Shards {

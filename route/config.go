@@ -15,7 +15,6 @@ type Node struct {
 	Engines int     // engines that share its queue; default 1
 	RTT     float64 // milliseconds of a round trip between router and node
 	Staging float64 // milliseconds per loaded token to put its KV where the engine reads it, after it was fetched
-	EMBMiss float64 // milliseconds per embedding shard that the node does not hold, over the link of one engine
 	Name    uint64  // hash of its id, so that all routers give a user the same home; 0: its number
 	Class   uint8   // nodes of different classes never exchange KV, because their numbers differ in the last bits
 }
@@ -114,8 +113,8 @@ func (n *Node) check() error {
 	if err := n.Costs.Validate(); err != nil {
 		return err
 	}
-	if n.Engines < 0 || !cost(n.RTT) || !cost(n.Staging) || !cost(n.EMBMiss) {
-		return fmt.Errorf("%d engines and costs %v", n.Engines, []float64{n.RTT, n.Staging, n.EMBMiss})
+	if n.Engines < 0 || !cost(n.RTT) || !cost(n.Staging) {
+		return fmt.Errorf("%d engines and costs %v", n.Engines, []float64{n.RTT, n.Staging})
 	}
 	return nil
 }

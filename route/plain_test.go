@@ -65,7 +65,7 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 		Guess: schedule.Transfer{Token: .01}}
 	classes := 1 + rng.IntN(2)
 	for range nodes {
-		n := Node{RTT: rng.Float64(), Staging: .01 * rng.Float64(), EMBMiss: rng.Float64(), Engines: 1 + rng.IntN(2)}
+		n := Node{RTT: rng.Float64(), Staging: .01 * rng.Float64(), Engines: 1 + rng.IntN(2)}
 		n.Class = uint8(rng.IntN(classes))
 		n.Costs = schedule.DefaultCosts(schedule.PrefillModel{
 			Fixed: rng.Float64(), Row: .02 * rng.Float64(), Key: 1e-5 * rng.Float64()})
@@ -173,7 +173,7 @@ func (p *plain) ask() *Request {
 		Question: int32(1 + p.rng.IntN(20)),
 		PerItem:  p.rng.IntN(3) == 0, User: int32(len(q.Tokens)), Returns: p.rng.Float64(), ReturnsKnown: true,
 	}
-	q.Rows = p.rows.IntN(2) * (p.rows.IntN(30) + len(q.Tokens))
+	q.UserRows, q.ItemRows = p.rows.IntN(2)*len(q.Tokens), p.rows.IntN(30)
 	q.Blend, q.Prototypes = Blend(max(0, p.rng.IntN(5)-2)), int32(p.rng.IntN(300))
 	for range p.rng.IntN(40) {
 		i := int32(p.rng.IntN(plainItems))
@@ -307,25 +307,16 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 	compute := node.Costs.Model.Predict(o.Rows, o.Keys, 1)
 	staging := node.Staging * float64(tokens-o.Rows)
 	misses := 0.0
-	for _, s := range q.Shards {
+	for _, s := range q.Shards { // each stands for as many rows
 		if s >= 100 || !slices.Contains(p.beats[n].Shards, s) {
-			misses += node.EMBMiss
+			misses += p.beats[n].RowMs / float64(len(q.Shards))
 		}
 	}
 	embedded := in.User
 	for _, tokens := range in.UserCached {
 		embedded -= tokens
 	}
-	misses *= math.Max(0, float64(embedded)) / math.Max(1, float64(in.User))
-	if ms := p.beats[n].RowMs; ms > 0 && q.Rows > 0 && len(q.Shards) > 0 { // each shard stands for as many rows
-		read, lacks := float64(q.Rows)-float64(in.User)+math.Max(0, float64(embedded)), 0.0
-		for _, s := range q.Shards {
-			if s >= 100 || !slices.Contains(p.beats[n].Shards, s) {
-				lacks++
-			}
-		}
-		misses = ms * math.Max(0, read) * (lacks / float64(len(q.Shards)))
-	}
+	misses *= float64(q.UserRows)*math.Max(0, float64(embedded))/math.Max(1, float64(in.User)) + float64(q.ItemRows)
 	wait := math.Max(in.Queue+misses/float64(node.Engines), misses) - in.Queue // for rows, behind the queue
 	exact := priced{
 		ms:    max(in.Queue, o.Transfer) + compute + staging + wait + node.RTT,
@@ -443,7 +434,7 @@ func (p *plain) means(q *Request) (kv, emb float64) {
 	for _, n := range up {
 		m := p.config.Nodes[n].Costs.Model
 		kv += (m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)) / float64(len(up))
-		emb += p.beats[n].RowMs * float64(q.Rows) / float64(len(up))
+		emb += p.beats[n].RowMs * float64(q.UserRows+q.ItemRows) / float64(len(up))
 	}
 	p.costs = append(p.costs, [2]float64{kv, emb})
 	kv, emb = p.costs[0][0], p.costs[0][1]
@@ -493,8 +484,19 @@ func (p *plain) predicted(q *Request, now time.Duration) (node, count int) {
 		}
 		return count
 	})
+	rows := best(2, func(n int) (count int) {
+		for _, s := range q.Shards {
+			if s < 100 && slices.Contains(p.beats[n].Shards, s) {
+				count++
+			}
+		}
+		return count
+	})
+	if len(q.Shards) == 0 {
+		rows = nil
+	}
 	idle := p.argmax(func(n int) float64 { return -p.queue(n, now) })
-	for _, n := range slices.Concat(holders, covers, []int{idle, up[p.random.IntN(len(up))]}) {
+	for _, n := range slices.Concat(holders, covers, rows, []int{idle, up[p.random.IntN(len(up))]}) {
 		if !slices.Contains(candidates, n) {
 			candidates = append(candidates, n)
 		}

@@ -171,7 +171,7 @@ func (r *Router) measure(q *Request) {
 	for _, n := range r.up {
 		m := &r.config.Nodes[n].Costs.Model
 		now.kv += m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)
-		now.emb += r.members[n].rowMs * float64(q.Rows)
+		now.emb += r.members[n].rowMs * float64(q.UserRows+q.ItemRows)
 	}
 	now.kv, now.emb = now.kv/float64(len(r.up)), now.emb/float64(len(r.up))
 	if r.misses == (misses{}) {

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Limits of the nodes that are priced: 1 + mostHolders + mostCover + mostIdle.
+// Limits of the nodes that are priced: 1 + mostHolders + mostCover + mostRows + mostIdle.
 const (
 	mostHolders = 4 // of the user, the longest copies first
 	mostCover   = 2 // with the most items
+	mostRows    = 2 // with the most embedding shards of the request
 	mostIdle    = 2 // with the least work, and a random one
 )
 
@@ -26,7 +27,7 @@ const mostBehind = 8
 // fleet there are so many requests, counted in the least work that this one can bring. Without that price, requests
 // that find the nodes with their KV busy go to idle ones and compute everything there, until all nodes are busy.
 func (r *Router) predicted(q *Request, now time.Duration) (node, count int) {
-	var list [1 + mostHolders + mostCover + mostIdle]int
+	var list [1 + mostHolders + mostCover + mostRows + mostIdle]int
 	var prices [len(list)]priced
 	candidates := r.candidates(list[:0], q)
 	shortest := math.Inf(1)
@@ -62,11 +63,11 @@ func (r *Router) meanWork() float64 {
 	return sum / float64(len(r.up))
 }
 
-// candidates appends the nodes to price: the user's home, the holders of the user, the nodes with the most items, the
-// one with the least work, and a random one.
+// candidates appends the nodes to price: the user's home, the holders of the user, the nodes with the most items and
+// the most embedding rows, the one with the least work, and a random one.
 func (r *Router) candidates(list []int, q *Request) []int {
 	list = append(list, r.home(q.User))
-	var room [max(mostHolders, mostCover)]scored
+	var room [max(mostHolders, mostCover, mostRows, mostIdle)]scored
 	holders := room[:0]
 	for i := range r.copies {
 		if c := &r.copies[i]; r.isUp(c.Node) {
@@ -80,6 +81,13 @@ func (r *Router) candidates(list []int, q *Request) []int {
 		covers = r.keepBest(covers, mostCover, scored{n, r.cover[n]})
 	}
 	list = add(list, covers)
+	if len(q.Shards) > 0 {
+		rows := room[:0]
+		for _, n := range r.up {
+			rows = r.keepBest(rows, mostRows, scored{n, int32(-r.missing(n, q.Shards))})
+		}
+		list = add(list, rows)
+	}
 	room[0].node, room[1].node = r.leastLoaded(), r.up[r.random.IntN(len(r.up))]
 	return add(list, room[:mostIdle])
 }

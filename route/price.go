@@ -57,29 +57,20 @@ func (r *Router) blended(node int, q *Request, in schedule.Request, o *schedule.
 	return p, pays
 }
 
-// rows returns the milliseconds to fetch the embedding rows that a node does not hold. Where the node measures the time
-// of a row, the shards of the request stand for all of its rows.
+// rows returns the milliseconds to fetch the embedding rows that a node does not hold, over the link of one engine.
 func (r *Router) rows(node int, q *Request, in *schedule.Request) float64 {
 	if len(q.Shards) == 0 {
 		return 0
 	}
-	missing := float64(r.missing(node, q.Shards))
-	if ms := r.members[node].rowMs; ms > 0 && q.Rows > 0 {
-		return ms * float64(max(0, q.Rows-cached(in))) * missing / float64(len(q.Shards))
-	}
-	return r.config.Nodes[node].EMBMiss * missing * uncached(in)
+	missing := float64(r.missing(node, q.Shards)) / float64(len(q.Shards))
+	return r.members[node].rowMs * missing * (float64(q.UserRows)*uncached(in) + float64(q.ItemRows))
 }
 
-// cached returns how many of the user's tokens have KV that a node finds.
-func cached(in *schedule.Request) int {
-	n := int32(0)
-	for _, tokens := range in.UserCached {
-		n += tokens
-	}
-	return int(min(n, in.User))
-}
-
-// uncached returns the share of the user's tokens whose KV a node does not find. The others need no embeddings.
+// uncached returns the share of the user's tokens whose KV a node does not find.
 func uncached(in *schedule.Request) float64 {
-	return 1 - float64(cached(in))/float64(max(in.User, 1))
+	cached := int32(0)
+	for _, n := range in.UserCached {
+		cached += n
+	}
+	return 1 - float64(min(cached, in.User))/float64(max(in.User, 1))
 }

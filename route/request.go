@@ -17,7 +17,9 @@ type Request struct {
 	Items  []int32  // ordinals of the candidates in the catalog, for the placement map; nil: the map is not used
 	Keys   []uint64 // hashes of the keys of the candidates' KV; nil: feeds are not used for items
 	Shards []uint32 // embedding shards that the request reads, the hottest first
-	Rows   int      // embedding rows of the user and the candidates: one for each token of the user; 0: one of each shard
+	// UserRows and ItemRows are the embedding rows that the user's tokens and the candidates read. Tokens whose KV is
+	// found read none. Shards stand for all of them.
+	UserRows, ItemRows int
 
 	Blend Blend
 	// Prototypes is the number of the user's tokens whose KV every node takes from prototypes in a blended prompt.

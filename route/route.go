@@ -20,8 +20,8 @@
 // and by the work that the request brings, once for each of those that wait for it in a mean queue of the fleet.
 // schedule.Decide chooses, with the tiers as node n sees them, what is fetched and what is computed, as the node
 // itself will. The backlog is that of the node's last report, with this router's requests since then and with what
-// other routers usually send in that time. At most ten nodes are priced. The other policies are those of RcLLM (RCL-4)
-// and HLEM (HLM-5, HLM-6), and baselines.
+// other routers usually send in that time. At most eleven nodes are priced. The other policies are those of RcLLM
+// (RCL-4) and HLEM (HLM-5, HLM-6), and baselines.
 package route
 
 import (

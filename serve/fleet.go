@@ -38,10 +38,10 @@ type Asked struct {
 	Start    time.Time
 	Deadline time.Time
 	Sizes    *reuse.Sizes // nil: only the load of nodes counts
-	// Shards are the embedding shards of most of the rows that the request reads, the hottest first. Rows is the number of
-	// rows. Both are empty if the model's rows are in no table.
-	Shards []uint32
-	Rows   int
+	// Shards are the embedding shards of most of the rows that the request reads, the hottest first. UserRows and ItemRows
+	// are how many rows its user and its candidates have. All are empty if the model's rows are in no table.
+	Shards             []uint32
+	UserRows, ItemRows int
 }
 
 // forwardedKey is the context key of requests that another process sent here.
@@ -111,7 +111,10 @@ func (s *Service) describe(c *call, a *Asked, m *grebev1.User, candidates []*gre
 	}
 	a.Sizes = c.model.Cache.Sizes(w.asked(candidates != nil && c.model.Scoring.Kind == Pointwise))
 	if e, ok := c.model.reads().(*events); ok {
-		a.Shards, a.Rows = e.shards(s, w, candidates)
+		a.Shards = e.shards(s, w, candidates)
+		if a.Shards != nil {
+			a.UserRows, a.ItemRows = len(w.user), len(candidates)
+		}
 	}
 	return nil
 }

@@ -1,16 +1,16 @@
 package serve
 
-import grebev1 "grebe/api/grebe/v1"
+import (
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/embed"
+)
 
-// profile is the number of shards that stand for a user's rows (HLM-5's K).
-const profile = 20
-
-// shards returns the embedding shards of most of the rows that a request reads, the hottest first, and how many rows it
-// reads. Both are empty if the rows are in no table.
-func (e *events) shards(s *Service, w *work, candidates []*grebev1.Item) (shards []uint32, rows int) {
+// shards returns the embedding shards of most of the rows that a request reads, the hottest first; nil if the rows are
+// in no table.
+func (e *events) shards(s *Service, w *work, candidates []*grebev1.Item) []uint32 {
 	counts := e.model.Shards()
 	if counts == nil {
-		return nil, 0
+		return nil
 	}
 	keys := func(yield func(key uint64) bool) {
 		for i := range w.user {
@@ -24,5 +24,5 @@ func (e *events) shards(s *Service, w *work, candidates []*grebev1.Item) (shards
 			}
 		}
 	}
-	return counts.Hottest(make([]uint32, 0, profile), keys, profile), len(w.user) + len(candidates)
+	return counts.Hottest(make([]uint32, 0, embed.Profile), keys)
 }

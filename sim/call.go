@@ -12,9 +12,13 @@ type Request struct {
 	At         time.Duration
 	User       uint64
 	UserTokens int32
-	Items      []int32  // ordinals in the catalog, distinct
-	ItemTokens []int32  // length of each
-	Shards     []uint32 // embedding shards that it reads, for models of events
+	Items      []int32 // ordinals in the catalog, distinct
+	ItemTokens []int32 // length of each
+
+	// Of models of events: the embedding shards of most grains that it reads, the hottest first, and how many grains its
+	// user and its candidates have.
+	Shards             []uint32
+	UserRows, ItemRows int
 }
 
 // outcome says how a request ended.

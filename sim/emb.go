@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"grebe/alloc"
+	"grebe/embed"
 	"grebe/plan"
 	"grebe/residency"
 	"grebe/sim/grains"
@@ -38,8 +39,10 @@ type embeddings struct {
 	link       time.Duration // the link is free then
 	ghost      *alloc.Ghost  // of users' KV
 	read       []int32
-	looked     time.Duration // when shards were looked at
-	resident   []uint32
+	keys       []uint64
+	misses     []int32 // of keys
+	looks      *embed.Shards
+	held       []byte
 
 	epoch, part tally // counts since the last epoch, and since the last glance
 	glances     int
@@ -55,9 +58,6 @@ type tally struct {
 	latency                                         []float32
 }
 
-// shardCount is the number of shards that routers know of.
-const shardCount = 256
-
 // newEmbeddings returns the embeddings of a node; nil if its model has none.
 func (n *node) newEmbeddings() *embeddings {
 	stream, ok := n.f.source.(Events)
@@ -71,6 +71,7 @@ func (n *node) newEmbeddings() *embeddings {
 		ghost:      alloc.NewGhost(4096 * s.Fleet.Workers),
 		controller: alloc.Static(s.Embeddings.Share), cache: grains.New(count, int(int64(rows)*p.RowBytes), p.DeviceBytes),
 	}
+	e.looks = embed.NewShards(count, int(p.DeviceBytes/e.grain))
 	e.governor = alloc.Governor{Link: p.RowLink * float64(s.Fleet.Workers), Share: s.Placement.Fill}
 	if s.Embeddings.Controller == "climb" {
 		e.controller = &alloc.Climb{SLO: s.SLO.Seconds() * 1e3}
@@ -95,13 +96,16 @@ func (n *node) look(c *call) time.Duration {
 	e, now := n.emb, n.f.now
 	e.fill(now)
 	e.read = e.stream.AppendGrains(e.read[:0], &c.Request, c.cached)
-	missed := 0
+	e.keys, e.misses = e.keys[:0], e.misses[:0]
 	ms := 1e3 * float64(e.grain) / n.profile.RowLink
-	for _, g := range e.read {
+	for i, g := range e.read {
 		if !e.cache.Use(g, ms, &e.epoch.gains.Emb) {
-			missed++
+			e.misses = append(e.misses, int32(i))
 		}
+		e.keys = append(e.keys, uint64(g))
 	}
+	missed := len(e.misses)
+	e.looks.Count(e.keys, e.misses)
 	e.observe(n, c, len(e.read), len(e.read)-missed)
 	bytes := int64(missed) * e.grain
 	c.rowsMiss = missed * e.rows
@@ -223,47 +227,44 @@ func (n *node) alpha() float64 {
 	return n.emb.alpha
 }
 
-const (
-	shardLook   = time.Second // between looks at what is resident
-	shardSample = 8           // grains of a shard that are looked at
-)
-
-// shards appends the embedding shards that the node holds: those of which more than half of a sample is cached.
+// shards appends the embedding shards that the node holds.
 func (n *node) shards(dst []uint32) []uint32 {
-	e := n.emb
-	if e == nil {
+	if n.emb == nil {
 		return dst
 	}
-	if e.looked == 0 || n.f.now-e.looked >= shardLook {
-		e.looked, e.resident = n.f.now, e.resident[:0]
-		count, _ := e.stream.Grains()
-		for s := range min(shardCount, count) {
-			from, to := s*count/shardCount, (s+1)*count/shardCount
-			has := 0
-			for k := range shardSample {
-				if to > from && e.cache.Has(int32(from+k*(to-from)/shardSample)) {
-					has++
-				}
-			}
-			if 2*has > shardSample {
-				e.resident = append(e.resident, uint32(s))
-			}
+	e := n.emb
+	e.held = e.looks.AppendHeld(e.held[:0])
+	for s := range uint32(embed.MostShards) {
+		if e.held[s/8]>>(s%8)&1 == 1 {
+			dst = append(dst, s)
 		}
 	}
-	return append(dst, e.resident...)
+	return dst
 }
 
-// shardsOf sets the shards that a request reads, the hottest first.
+// rowMs returns the milliseconds to fetch a grain; 0 if the node has no embeddings.
+func (n *node) rowMs() float64 {
+	if n.emb == nil {
+		return 0
+	}
+	return 1e3 * float64(n.emb.grain) / n.profile.RowLink
+}
+
+// shardsOf sets the shards of most of the grains that a request reads, the hottest first, and how many grains it reads.
 func (f *fleet) shardsOf(r *Request) {
 	stream, ok := f.source.(Events)
-	if r.Shards = r.Shards[:0]; !ok || f.shards == 0 {
+	if r.Shards = r.Shards[:0]; !ok || f.shards == nil {
 		return
 	}
-	count, _ := stream.Grains()
+	f.grains = stream.AppendGrains(f.grains[:0], r, int(r.UserTokens))
+	r.ItemRows = len(f.grains)
 	f.grains = stream.AppendGrains(f.grains[:0], r, 0)
-	for _, g := range f.grains {
-		r.Shards = append(r.Shards, uint32(int(g)*shardCount/count))
-	}
-	slices.Sort(r.Shards)
-	r.Shards = slices.Compact(r.Shards)
+	r.UserRows = len(f.grains) - r.ItemRows
+	r.Shards = f.shards.Hottest(r.Shards, func(yield func(key uint64) bool) {
+		for _, g := range f.grains {
+			if !yield(uint64(g)) {
+				return
+			}
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"grebe/alloc"
+	"grebe/embed"
 	"grebe/placement"
 )
 
@@ -62,8 +63,8 @@ type fleet struct {
 	holders   bool           // feeds say from which
 	learns    bool           // the map is made again from requests
 	lives     uint64
-	shards    int     // of embedding tables
-	grains    []int32 // of the request that is being routed
+	shards    *embed.Shards // maps grains to shards; nil: the model has no embeddings
+	grains    []int32       // of the request that is being routed
 	messages  []message
 	spares    []int32 // messages to use again
 	past      past
@@ -106,8 +107,9 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 	own.Route.Items = min(s.Route.Items, f.source.Items()+len(f.keys.fixed))
 	f.scenario, s = &own, &own
 	f.lengths = f.source.ItemTokens
-	if _, ok := f.source.(Events); ok {
-		f.shards = shardCount
+	if stream, ok := f.source.(Events); ok {
+		count, _ := stream.Grains()
+		f.shards = embed.NewShards(count, 0)
 	}
 	f.expect = s.Requests
 	if t, ok := f.source.(*trace); ok && f.expect == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"grebe/embed"
 	"grebe/plan"
 	"grebe/residency"
 	"grebe/route"
@@ -35,8 +36,11 @@ func newRouter(f *fleet) (*router, error) {
 		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha,
 		Beta:   s.Route.Beta,
 		MissKV: s.Route.MissKV, MissEMB: s.Route.MissEMB, MissLoad: s.Route.MissLoad,
-		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards, FullLoad: 1e3 * s.SLO.Seconds(),
+		Seed: scramble(s.Seed + uint64(len(f.routers))), FullLoad: 1e3 * s.SLO.Seconds(),
 		PeerUsers: f.holders, PeerItems: f.peers || f.holders, Blend: s.Prompt.Blend.blending(),
+	}
+	if f.shards != nil {
+		c.Shards = embed.MostShards
 	}
 	if f.peers || f.places != nil && s.Placement.Preload {
 		c.Owned = plan.Host
@@ -46,11 +50,7 @@ func newRouter(f *fleet) (*router, error) {
 		}
 	}
 	for _, n := range f.nodes {
-		node := route.Node{Costs: n.costs, Engines: len(n.engines), RTT: 2 * f.hop.Seconds() * 1e3}
-		if n.emb != nil { // a shard stands for the grains that a request reads of it: about one
-			node.EMBMiss = 1e3 * float64(n.emb.grain) / n.profile.RowLink
-		}
-		c.Nodes = append(c.Nodes, node)
+		c.Nodes = append(c.Nodes, route.Node{Costs: n.costs, Engines: len(n.engines), RTT: 2 * f.hop.Seconds() * 1e3})
 	}
 	var err error
 	r.view, err = route.New(c)
@@ -66,6 +66,7 @@ func (r *router) pick(c *call) int32 {
 	q.Prompt.User, q.Prompt.Items = c.UserTokens, c.ItemTokens
 	q.Prompt.Slack = float64(c.deadline-f.now) / 1e6
 	q.User, q.Items, q.Shards = residency.Hash(userKey(c.User)), c.Items, c.Shards
+	q.UserRows, q.ItemRows = c.UserRows, c.ItemRows
 	if b := &f.prompt.blend; b.on() {
 		q.Blend, q.Prototypes = route.BlendAlways, int32(float64(c.UserTokens)*(1-b.History)*(1-b.Whole))
 	}
@@ -102,7 +103,7 @@ func (n *node) report(m *message) {
 	m.beat.Boot, m.beat.Seq, m.beat.At = n.feed.Boot(), n.feed.Seq(), f.now
 	m.beat.Backlog = inMs(n.backlogMs())
 	m.beat.Alpha = n.alpha()
-	m.beat.Shards = n.shards(m.beat.Shards[:0])
+	m.beat.Shards, m.beat.RowMs = n.shards(m.beat.Shards[:0]), n.rowMs()
 }
 
 // hear takes a heartbeat and the events that the node's feed had when it was sent.

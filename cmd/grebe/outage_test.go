@@ -90,8 +90,8 @@ func newOutages(t *testing.T) *outages {
 		MaxSeqLen: 64, Change: func(c *hstu.Config) { c.Retrieval = false }}); err != nil {
 		t.Fatal(err)
 	}
-	// A cache of a quarter of the rows: some look-ups hit in an outage, too. Users' KV is not kept, so that all is computed
-	// from rows.
+	// A cache of a quarter of the rows: some look-ups hit in an outage, too. Users' KV is not kept, so that all is
+	// computed from rows.
 	file := filepath.Join(dir, "grebe.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, `listen: 127.0.0.1:0
 grpc_listen: ""
