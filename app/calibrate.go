@@ -33,16 +33,37 @@ func (a *App) versionOf(ctx context.Context, cfg *config.Config, mc *config.Mode
 	if err != nil || !slices.Equal(mc.WeightsKeep, []string{config.KeepAuto}) {
 		return version, mc.WeightsKeep, err
 	}
-	note := filepath.Join(datadir.Calibrations(cfg.DataDir), hex.EncodeToString(version[:]))
-	keep, err := a.calibrated(ctx, cfg, mc, note)
+	note, read := hex.EncodeToString(version[:]), readRows(cfg, mc)
+	if read < 1 {
+		note += "-ranks"
+	}
+	keep, err := a.calibrated(ctx, cfg, mc, filepath.Join(datadir.Calibrations(cfg.DataDir), note), read)
 	if err != nil {
 		return plan.Key{}, nil, err
 	}
 	return kv.KeyOf(version, nil, "\nkept "+strings.Join(keep, "\n")), keep, nil
 }
 
-// calibrated returns the patterns in a file, or calibrates and writes them to it.
-func (a *App) calibrated(ctx context.Context, cfg *config.Config, mc *config.Model, file string) ([]string, error) {
+// readRows returns quantise.Calibration.Read of a model. If the model, or another of the same weights, searches for items,
+// all rows count.
+func readRows(cfg *config.Config, mc *config.Model) float64 {
+	key := mc.Sharing()
+	for i := range cfg.Models {
+		if o := &cfg.Models[i]; o.Name == mc.Name {
+			key = o.Sharing() // a reload may bring another path, to one model after the other
+		}
+	}
+	for i := range cfg.Models {
+		if o := &cfg.Models[i]; o.HasCodes() && o.Sharing() == key {
+			return 1
+		}
+	}
+	return quantise.RankedRows
+}
+
+// calibrated returns the patterns in a file, or calibrates and writes them to it. read is quantise.Calibration.Read.
+func (a *App) calibrated(ctx context.Context, cfg *config.Config, mc *config.Model, file string, read float64) (
+	[]string, error) {
 	format := compute.INT8
 	if mc.Weights == compute.FP8.String() {
 		format = compute.FP8
@@ -66,7 +87,7 @@ func (a *App) calibrated(ctx context.Context, cfg *config.Config, mc *config.Mod
 		return nil, err
 	}
 	all, err := quantise.Calibrate(ctx, quantise.Calibration{Dir: mc.Path, Device: a.device, Format: format,
-		Prompts: prompts})
+		Prompts: prompts, Read: read})
 	if err != nil {
 		return nil, err
 	}

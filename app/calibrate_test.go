@@ -12,6 +12,7 @@ import (
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/model/modeltest"
+	"grebe/model/quantise"
 	"grebe/plan"
 )
 
@@ -58,6 +59,24 @@ func TestCalibratedWeights(t *testing.T) {
 	}
 	if _, same = open(); same == version {
 		t.Error("KV of other matrices in 8 bits has the same version")
+	}
+}
+
+// A model reads all rows if it searches for items, or shares its weights with one that does, also while one of them is
+// reloaded from another folder.
+func TestReadRows(t *testing.T) {
+	codes := config.Codes{FirstToken: []int32{1}, Size: []int32{2}}
+	cfg := &config.Config{Models: []config.Model{{Name: "search", Path: "a", Codes: codes}, {Name: "rank", Path: "a"},
+		{Name: "other", Path: "b"}}}
+	reloaded := cfg.Models[1]
+	reloaded.Path = "c"
+	for want, models := range map[float64][]config.Model{1: {cfg.Models[0], cfg.Models[1], reloaded},
+		quantise.RankedRows: {cfg.Models[2]}} {
+		for i := range models {
+			if got := readRows(cfg, &models[i]); got != want {
+				t.Errorf("%s from %s reads %v of the rows, want %v", models[i].Name, models[i].Path, got, want)
+			}
+		}
 	}
 }
 

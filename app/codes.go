@@ -16,7 +16,7 @@ func CodesOf(cfg *config.Config) ([]generate.Codes, error) {
 	var out []generate.Codes
 	for i := range cfg.Models {
 		mc := &cfg.Models[i]
-		if hstu.Is(mc.Path) || len(mc.Codes.FirstToken)+len(mc.Codes.Pattern) == 0 {
+		if hstu.Is(mc.Path) || !mc.HasCodes() {
 			continue
 		}
 		b, err := BuilderOf(mc)

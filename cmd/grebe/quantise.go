@@ -23,7 +23,8 @@ type quantiseCmd struct {
 	Calibrate bool
 	ItemsFile string `name:"items-file" type:"existingfile" placeholder:"FILE"`
 	Format    string `default:"int8" enum:"int8,fp8"`
-	JSON      bool   `name:"json" help:"Print JSON."`
+	RanksOnly bool
+	JSON      bool `name:"json" help:"Print JSON."`
 	cli.LogFlags
 }
 
@@ -34,7 +35,9 @@ func (quantiseCmd) FlagHelp() cli.Texts {
 		"calibrate": "Run prompts to find the products that rounding changes most, and keep them: at most a tenth of the " +
 			"operations.",
 		"items-file": "Items (NDJSON) whose texts are the prompts of --calibrate; default: a short built-in text.",
-		"format":     "What --calibrate rounds to: int8 on a CPU, fp8 on a GPU; default ${default}.",
+		"ranks-only": "The model only ranks: behind the last attention, where only rows that are read are computed, " +
+			"--calibrate counts a quarter of them; default: all, as in searches for items.",
+		"format": "What --calibrate rounds to: int8 on a CPU, fp8 on a GPU; default ${default}.",
 	}
 }
 
@@ -62,8 +65,8 @@ func (c *quantiseCmd) Run(w *cli.World) error {
 	if c.Out != "" && c.Format != "int8" {
 		return cli.Usagef("--out writes int8: for fp8, set weights: fp8 and the weights_keep that --calibrate prints")
 	}
-	if !c.Calibrate && (c.ItemsFile != "" || c.Format != "int8") {
-		return cli.Usagef("--items-file and --format are for --calibrate")
+	if !c.Calibrate && (c.ItemsFile != "" || c.Format != "int8" || c.RanksOnly) {
+		return cli.Usagef("--items-file, --format and --ranks-only are for --calibrate")
 	}
 	var calibrated []quantise.Sensitivity
 	if c.Calibrate {
@@ -73,7 +76,7 @@ func (c *quantiseCmd) Run(w *cli.World) error {
 		}
 	}
 	keep := append(c.Keep, quantise.Kept(calibrated)...)
-	r, err := quantise.Run(quantise.Options{From: c.Model, To: c.Out, Keep: keep})
+	r, err := quantise.Run(quantise.Options{From: c.Model, To: c.Out, Keep: keep, Read: c.read()})
 	if err != nil {
 		return err
 	}
@@ -99,7 +102,16 @@ func (c *quantiseCmd) calibrate(w *cli.World) (_ []quantise.Sensitivity, err err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, device.Close()) }()
-	return quantise.Calibrate(w.Ctx, quantise.Calibration{Dir: c.Model, Device: device, Format: format, Prompts: prompts})
+	return quantise.Calibrate(w.Ctx, quantise.Calibration{Dir: c.Model, Device: device, Format: format, Prompts: prompts,
+		Read: c.read()})
+}
+
+// read is quantise.Calibration.Read.
+func (c *quantiseCmd) read() float64 {
+	if c.RanksOnly {
+		return quantise.RankedRows
+	}
+	return 1
 }
 
 // print writes the report for people.

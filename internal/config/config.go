@@ -305,8 +305,11 @@ func (t *Table) setDefaults() {
 // ReadsChatTemplate reports whether chats with the model are joined by the chat template of its checkpoint: it takes
 // chats, and the configuration has no template for them.
 func (m *Model) ReadsChatTemplate() bool {
-	return m.Prompt.ChatMessage == "" && len(m.Codes.FirstToken)+len(m.Codes.Pattern) > 0
+	return m.Prompt.ChatMessage == "" && m.HasCodes()
 }
+
+// HasCodes reports whether the model has tokens for items' codes: it can search for items.
+func (m *Model) HasCodes() bool { return len(m.Codes.FirstToken)+len(m.Codes.Pattern) > 0 }
 
 func (m *Model) setDefaults() {
 	*m = Model{

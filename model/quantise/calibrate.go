@@ -17,16 +17,15 @@ import (
 // MostKept is the largest share of the products' operations that a calibration keeps.
 const MostKept = 0.1
 
-// ReadRows is the share of a request's rows that is assumed to be read at the end. Behind the attention of the last
-// layer nothing else is computed, so its products there cost that share of what an earlier layer's do. Rankings by
-// identifier read one row, pointwise questions one of each candidate; a search of 64 beams behind 400 tokens reads a
-// quarter.
-const ReadRows = 0.25
+// RankedRows is Calibration.Read of models that only rank. They read one row of a ranking by identifier, and one of each
+// candidate of pointwise questions, whose text and question have four tokens or more.
+const RankedRows = 0.25
 
-// operations is how many operations a product of a matrix of size values takes, relative to a row of a request.
-func operations(product string, layer, layers, size int) float64 {
+// operations is how many operations a product of a matrix of size values takes, relative to a row of a request. Behind
+// the attention of the last layer only rows that are read are computed.
+func operations(product string, layer, layers, size int, read float64) float64 {
 	if layer == layers-1 && product != "qkv" {
-		return ReadRows * float64(size)
+		return cmp.Or(read, 1) * float64(size)
 	}
 	return float64(size)
 }
@@ -40,6 +39,9 @@ type Calibration struct {
 	Prompts [][]int32
 	// Most is the largest share of the operations to keep; 0: MostKept.
 	Most float64
+	// Read is the share of a request's rows that are read at the end; 0: all. Searches read their beams, which are most of
+	// the rows behind a short prompt; for rankings see RankedRows.
+	Read float64
 }
 
 // Sensitivity says what rounding one product of a layer to 8 bits changes.
@@ -49,7 +51,7 @@ type Sensitivity struct {
 	// Error is the change of a token's state at the end of the model, which logits are made of, relative to the state:
 	// the root of the mean square over the prompts' tokens. All other products are exact.
 	Error float64 `json:"error"`
-	Share float64 `json:"share"` // of the operations of all products, with ReadRows
+	Share float64 `json:"share"` // of the operations of all products
 	Kept  bool    `json:"kept"`
 }
 
@@ -102,7 +104,7 @@ func Calibrate(ctx context.Context, c Calibration) ([]Sensitivity, error) {
 		return fail(err)
 	}
 	p := &prober{device: c.Device, model: m, format: c.Format, exact: m.DType(), shape: m.Shape(), batch: b, rows: rows,
-		last: len(seen.layers) - 1}
+		last: len(seen.layers) - 1, read: c.Read}
 	all, err := p.run(ctx, &seen)
 	if err != nil {
 		return fail(err)
@@ -203,6 +205,7 @@ type prober struct {
 	shape         compute.Shape
 	batch         *compute.Batch
 	rows, last    int // the last layer
+	read          float64
 
 	runner compute.Runner
 	all    []int32 // rows
@@ -313,7 +316,7 @@ func (p *prober) layer(ctx context.Context, i int, w *layerWeights, states []flo
 			return nil, nil, err
 		}
 		out = append(out, Sensitivity{Layer: i, Product: o.product,
-			Share: operations(o.product, i, p.last+1, o.size)})
+			Share: operations(o.product, i, p.last+1, o.size, p.read)})
 		*moved = append(*moved, got)
 	}
 	return out, want, nil

@@ -116,7 +116,7 @@ func TestKeptProductsHelp(t *testing.T) {
 	dir := deep(t)
 	plant(t, dir, "2")
 	all, err := quantise.Calibrate(context.Background(), quantise.Calibration{Dir: dir, Device: ref.New(),
-		Format: compute.INT8, Prompts: quantise.Prompts(nil, nil, 40)})
+		Format: compute.INT8, Prompts: quantise.Prompts(nil, nil, 40), Read: quantise.RankedRows})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestKeptProductsHelp(t *testing.T) {
 		t.Errorf("%.3g off with products kept, %.3g without", with, without)
 	}
 	to := dir + "-int8"
-	r, err := quantise.Run(quantise.Options{From: dir, To: to, Keep: keep})
+	r, err := quantise.Run(quantise.Options{From: dir, To: to, Keep: keep, Read: quantise.RankedRows})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestCalibrateMeasuresTheEnd(t *testing.T) {
 func TestShares(t *testing.T) {
 	dir := deep(t)
 	all, err := quantise.Calibrate(context.Background(), quantise.Calibration{Dir: dir, Device: ref.New(),
-		Format: compute.INT8, Prompts: [][]int32{{3, 1, 4}}})
+		Format: compute.INT8, Prompts: [][]int32{{3, 1, 4}}, Read: quantise.RankedRows})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestShares(t *testing.T) {
 	for i := range 4 {
 		want := all[i].Share
 		if all[i].Product != "qkv" {
-			want *= quantise.ReadRows
+			want *= quantise.RankedRows
 		}
 		if got := all[last+i]; got.Product != all[i].Product || math.Abs(got.Share-want) > 1e-12 {
 			t.Errorf("%s of the last layer has a share of %v, want %v", got.Product, got.Share, want)

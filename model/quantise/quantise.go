@@ -29,6 +29,7 @@ type Options struct {
 	// Keep has regular expressions of matrices that keep their format, such as `layers\.0\.`. Matrices that are
 	// multiplied together (queries, keys and values; gate and up) are kept together.
 	Keep []string
+	Read float64 // as Calibration.Read
 }
 
 // Report is what 8-bit weights cost.
@@ -36,7 +37,7 @@ type Report struct {
 	Layers []Layer `json:"layers"`
 	Bytes  int64   `json:"bytes"`       // of all tensors
 	After  int64   `json:"bytes_after"` // of all tensors, quantised
-	Kept   float64 `json:"kept"`        // share of the products' operations that keep their format, with ReadRows
+	Kept   float64 `json:"kept"`        // share of the products' operations that keep their format
 	// Calibration has what Calibrate found, if it ran.
 	Calibration []Sensitivity `json:"calibration,omitempty"`
 }
@@ -85,7 +86,7 @@ func Run(o Options) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("quantise: %s: %w", o.From, err)
 	}
-	r, err := measure(set, matrices, cfg.Layers)
+	r, err := measure(set, matrices, cfg.Layers, o.Read)
 	if err != nil || o.To == "" {
 		return r, err
 	}
@@ -135,7 +136,7 @@ func find(set *safetensors.Set, keep []string) (map[string]*matrix, error) {
 func (m *matrix) group() string { return fmt.Sprintf("%d %s", m.layer, m.product) }
 
 // measure reports what quantising costs.
-func measure(set *safetensors.Set, matrices map[string]*matrix, layers int) (*Report, error) {
+func measure(set *safetensors.Set, matrices map[string]*matrix, layers int, read float64) (*Report, error) {
 	r := &Report{Layers: make([]Layer, layers), Bytes: set.Bytes(), After: set.Bytes()}
 	for i := range r.Layers {
 		r.Layers[i].Layer = i
@@ -165,7 +166,7 @@ func measure(set *safetensors.Set, matrices map[string]*matrix, layers int) (*Re
 			e.diff, e.all = e.diff+d*d, e.all+float64(v)*float64(v)
 		}
 		set.Release(name)
-		cost := operations(m.product, m.layer, layers, t.Rows*t.Cols)
+		cost := operations(m.product, m.layer, layers, t.Rows*t.Cols, read)
 		all += cost
 		if l := &r.Layers[m.layer]; m.keep {
 			kept += cost
