@@ -44,8 +44,8 @@ func (a *App) versionOf(ctx context.Context, cfg *config.Config, mc *config.Mode
 	return kv.KeyOf(version, nil, "\nkept "+strings.Join(keep, "\n")), keep, nil
 }
 
-// readRows returns quantise.Calibration.Read of a model. If the model, or another of the same weights, searches for items,
-// all rows count.
+// readRows returns quantise.Calibration.Read of a model. If the model, or another of the same weights, searches for
+// items, all rows count.
 func readRows(cfg *config.Config, mc *config.Model) float64 {
 	key := mc.Sharing()
 	for i := range cfg.Models {

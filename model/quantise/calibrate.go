@@ -17,8 +17,8 @@ import (
 // MostKept is the largest share of the products' operations that a calibration keeps.
 const MostKept = 0.1
 
-// RankedRows is Calibration.Read of models that only rank. They read one row of a ranking by identifier, and one of each
-// candidate of pointwise questions, whose text and question have four tokens or more.
+// RankedRows is Calibration.Read of models that only rank. They read one row of a ranking by identifier, and one of
+// each candidate of pointwise questions, whose text and question have four tokens or more.
 const RankedRows = 0.25
 
 // operations is how many operations a product of a matrix of size values takes, relative to a row of a request. Behind
