@@ -9,7 +9,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"time"
 
 	"grebe/app/codebook"
@@ -82,6 +81,11 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Found, error) {
 	}
 	f.Resolve = time.Since(start).Seconds()
 	f.Resolved = book.Describe(rows, paths, spread).Error
+	if !o.JSON {
+		if err := f.print(w); err != nil {
+			return nil, err
+		}
+	}
 	if o.Reference {
 		rows = Rows(m, o.Items, o.Dims)
 		start = time.Now()
@@ -91,12 +95,16 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Found, error) {
 			}
 		}
 		f.Slow = time.Since(start).Seconds()
-		f.Reference = squares(rows) / spread
+		f.Reference = squares(m, rows) / spread
 	}
 	if o.JSON {
 		return f, report.JSON(w, f)
 	}
-	return f, f.print(w)
+	if o.Reference {
+		_, err = fmt.Fprintf(w, "plain k-means: %.1f s, error %.5f: codes have %.4f of it\n", f.Slow, f.Reference,
+			f.Error/f.Reference)
+	}
+	return f, err
 }
 
 func (f *Found) print(w io.Writer) error {
@@ -106,9 +114,6 @@ func (f *Found) print(w io.Writer) error {
 	fmt.Fprintf(t, "collisions\t%.1f s, %d items moved\n", f.Resolve, f.Moved)
 	fmt.Fprintf(t, "error\t%.5f of the variance, %.5f after collisions\n", f.Error, f.Resolved)
 	fmt.Fprintf(t, "largest codes\t%v items of a mean of %d\n", f.Largest, f.Items/max(1, f.Sizes[0]))
-	if f.Reference > 0 {
-		fmt.Fprintf(t, "plain k-means\t%.1f s, error %.5f: codes have %.4f of it\n", f.Slow, f.Reference, f.Error/f.Reference)
-	}
 	return t.Flush()
 }
 
@@ -140,11 +145,34 @@ func Rows(m codes.Machine, n, dims int) []float32 {
 	return out
 }
 
-func squares(rows []float32) (s float64) {
-	for _, v := range rows {
-		s += float64(v) * float64(v)
+const piece = 1 << 18 // values that one core works on
+
+// squares sums over all values, each of a piece after the other.
+func squares(m codes.Machine, rows []float32) (s float64) {
+	parts := make([]float64, (len(rows)+piece-1)/piece)
+	m.Each(len(parts), func(i int) {
+		for _, v := range rows[i*piece : min((i+1)*piece, len(rows))] {
+			parts[i] += float64(v) * float64(v)
+		}
+	})
+	for _, part := range parts {
+		s += part
 	}
 	return s
+}
+
+// sum adds each row to the sum of its centroid, on several cores: each has some columns.
+func sum(m codes.Machine, sums []float64, rows []float32, nearest []int32, dims int) {
+	const columns = 16
+	m.Each((dims+columns-1)/columns, func(i int) {
+		from, to := i*columns, min((i+1)*columns, dims)
+		for r, c := range nearest {
+			sum := sums[int(c)*dims:][from:to]
+			for i, v := range rows[r*dims:][from:to] {
+				sum[i] += float64(v)
+			}
+		}
+	})
 }
 
 // lloyd is the plain algorithm: random rows as first centroids, passes over all rows until the error stays, at most
@@ -156,29 +184,26 @@ func lloyd(ctx context.Context, m codes.Machine, rows []float32, dims, k int, se
 		centroids = append(centroids, rows[r*dims:][:dims]...)
 	}
 	book := &codes.Book{Dims: dims, Levels: [][]float32{centroids}}
-	last := math.Inf(1)
+	last, left := math.Inf(1), make([]float32, len(rows))
 	for pass := range 100 {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		left := slices.Clone(rows)
+		m.Each((len(rows)+piece-1)/piece, func(i int) { copy(left[i*piece:], rows[i*piece:min((i+1)*piece, len(rows))]) })
 		nearest, err := book.Encode(m, left, dims)
 		if err != nil {
 			return err
 		}
-		now := squares(left)
+		now := squares(m, left)
 		if last-now <= 1e-6*now || pass == 99 {
 			copy(rows, left)
 			return nil
 		}
 		last = now
 		sums, count := make([]float64, k*dims), make([]float64, k)
-		for r, c := range nearest {
+		sum(m, sums, rows, nearest, dims)
+		for _, c := range nearest {
 			count[c]++
-			sum := sums[int(c)*dims:][:dims]
-			for i, v := range rows[r*dims:][:dims] {
-				sum[i] += float64(v)
-			}
 		}
 		for i, s := range sums {
 			if count[i/dims] > 0 {

@@ -8,6 +8,7 @@ import (
 type ingestCmd struct {
 	Items  int    `default:"300000" want:"at least 1 and at most 100000000" placeholder:"N"`
 	Events int    `default:"300000" want:"at least 0 and at most 100000000" placeholder:"N"`
+	Only   string `want:"one of csv, parquet" help:"Format of the files; default both." placeholder:"FORMAT"`
 	Dir    string `type:"path" placeholder:"DIR"`
 	JSON   bool   `name:"json" help:"Print JSON."`
 }
@@ -27,11 +28,11 @@ which parses and checks, and once durably.
 Examples:
 
     grebe-bench ingest
-    grebe-bench ingest --items 10000000 --events 0`
+    grebe-bench ingest --items 10000000 --events 0 --only parquet`
 }
 
 func (c *ingestCmd) Run(w *cli.World) error {
-	o := ingest.Options{Items: c.Items, Events: c.Events, Dir: c.Dir, JSON: c.JSON}
+	o := ingest.Options{Items: c.Items, Events: c.Events, Only: c.Only, Dir: c.Dir, JSON: c.JSON}
 	if err := o.Validate(); err != nil {
 		return cli.Usage(err)
 	}
