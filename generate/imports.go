@@ -14,8 +14,8 @@ import (
 // importing is a running import. Its changes become one version when it ends. Until then models generate the same
 // items as before.
 type importing struct {
-	pending map[string]catalog.Entry // by id; without an item: deleted
-	last    time.Time                // time of its last change
+	pending *catalog.Changes
+	last    time.Time // time of its last change
 }
 
 const (
@@ -38,7 +38,7 @@ func (k *Keeper) BeginImport(id string) error {
 		if len(k.imports) >= maxImports {
 			return fmt.Errorf("%w: %d", ErrImports, maxImports)
 		}
-		im = &importing{pending: map[string]catalog.Entry{}}
+		im = &importing{pending: catalog.NewChanges()}
 		k.imports[id] = im
 	}
 	im.last = k.now()
@@ -79,14 +79,14 @@ func (k *Keeper) EndImport(ctx context.Context, id string) error {
 // other changes.
 func (k *Keeper) importEnded(id string, version uint64) {
 	k.mu.Lock()
-	if id == "" && len(k.pending) > 0 {
-		k.ended = append(k.ended, deltaOf(k.pending, version))
-		k.pending = map[string]catalog.Entry{}
+	if id == "" && k.pending.Len() > 0 {
+		k.ended = append(k.ended, history.Delta{Version: version, Changes: k.pending})
+		k.pending = catalog.NewChanges()
 	}
 	if im := k.imports[id]; im != nil {
 		delete(k.imports, id)
-		if len(im.pending) > 0 {
-			k.ended = append(k.ended, deltaOf(im.pending, version))
+		if im.pending.Len() > 0 {
+			k.ended = append(k.ended, history.Delta{Version: version, Changes: im.pending})
 		}
 	}
 	k.heard = version

@@ -65,7 +65,7 @@ type Keeper struct {
 	mu      sync.Mutex
 	targets []*target // replaced while build is held, never changed in place
 	version uint64    // of the last change in pending
-	pending map[string]catalog.Entry
+	pending *catalog.Changes
 	imports map[string]*importing // running imports
 	ended   []history.Delta       // of ended imports, one version each
 	heard   uint64                // version of the last ended import
@@ -87,7 +87,7 @@ type target struct {
 // versions. Run makes later snapshots. The caller MUST Close the Keeper.
 func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keeper, error) {
 	k := &Keeper{
-		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{},
+		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: catalog.NewChanges(),
 		pins:    map[string]Pin{},
 		imports: map[string]*importing{}, hearing: make(chan struct{}), now: time.Now,
 	}
@@ -251,7 +251,7 @@ func (k *Keeper) cut(ctx context.Context) error {
 		return nil
 	}
 	k.mu.Lock()
-	n, version := len(k.pending), k.version
+	n, version := k.pending.Len(), k.version
 	k.mu.Unlock()
 	if n == 0 {
 		return nil
@@ -262,9 +262,9 @@ func (k *Keeper) cut(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	// they came with a copy of another node's catalog, which cut them before
-	if len(k.pending) > 0 && k.version == version {
-		k.ended = append(k.ended, deltaOf(k.pending, version))
-		k.pending = map[string]catalog.Entry{}
+	if k.pending.Len() > 0 && k.version == version {
+		k.ended = append(k.ended, history.Delta{Version: version, Changes: k.pending})
+		k.pending = catalog.NewChanges()
 	}
 	return nil
 }
@@ -279,24 +279,25 @@ func (k *Keeper) hear(c catalog.Change) {
 		return // a user changed
 	}
 	k.mu.Lock()
-	e := catalog.Entry{Item: c.NewItem, Version: c.Version}
 	into := k.imports[c.Import]
 	if into == nil && c.Import != "" && len(k.imports) < maxImports { // it entered at another node of the cluster
-		into = &importing{pending: map[string]catalog.Entry{}}
+		into = &importing{pending: catalog.NewChanges()}
 		k.imports[c.Import] = into
 	}
 	for _, im := range k.imports { // the latest change of an item counts
 		if im != into {
-			delete(im.pending, c.ID)
+			im.pending.Forget(c.ID)
 		}
 	}
 	if into != nil {
-		delete(k.pending, c.ID)
-		into.pending[c.ID], into.last = e, k.now()
+		k.pending.Forget(c.ID)
+		into.pending.Add(c)
+		into.last = k.now()
 		k.mu.Unlock()
 		return
 	}
-	k.pending[c.ID], k.version = e, c.Version
+	k.pending.Add(c)
+	k.version = c.Version
 	k.mu.Unlock()
 	k.wake()
 }
@@ -317,28 +318,15 @@ func (k *Keeper) take() []history.Delta {
 	k.ended = nil
 	if k.catalog.Shared() {
 		pending = nil // it waits for a cut
-	} else {
-		k.pending = map[string]catalog.Entry{}
+	} else if pending.Len() > 0 {
+		k.pending = catalog.NewChanges()
 	}
 	k.mu.Unlock()
-	if len(pending) > 0 {
-		out = append(out, deltaOf(pending, version))
+	if pending != nil && pending.Len() > 0 {
+		out = append(out, history.Delta{Version: version, Changes: pending})
 	}
 	slices.SortFunc(out, func(a, b history.Delta) int { return cmp.Compare(a.Version, b.Version) })
 	return out
-}
-
-func deltaOf(changes map[string]catalog.Entry, version uint64) history.Delta {
-	d := history.Delta{Version: version}
-	for id, e := range changes {
-		d.Remove = append(d.Remove, id)
-		if e.Item != nil {
-			d.Add = append(d.Add, e)
-		}
-	}
-	slices.SortFunc(d.Add, func(a, b catalog.Entry) int { return cmp.Compare(a.Version, b.Version) })
-	slices.Sort(d.Remove)
-	return d
 }
 
 // Renew makes a version of the changes and snapshots of it, and the models that follow the catalog use them. Run

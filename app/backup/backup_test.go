@@ -73,8 +73,8 @@ func (s *site) put(t *testing.T, r *rand.Rand, n int) {
 			}
 		}
 		now, version, _ := s.catalog.Lookup(id)
-		d := history.Delta{Version: s.catalog.Stats().Version, Remove: []string{id},
-			Add: []catalog.Entry{{Item: now, Version: version}}}
+		d := history.Delta{Version: s.catalog.Stats().Version, Changes: catalog.NewChanges()}
+		d.Changes.Add(catalog.Change{ID: id, NewItem: now, Version: version})
 		if _, err := s.history.Apply(d); err != nil {
 			t.Fatal(err)
 		}

@@ -75,16 +75,20 @@ func (g *Generation) create() error {
 // mapBase has the items that were just written read from their file, so that they take no memory of the
 // heap. No table of the generation may have been handed out yet.
 func (g *Generation) mapBase() error {
-	s := &g.table.base
-	m, err := mapFile(g.file("items"))
+	return g.table.base.mapped(g.file("items"))
+}
+
+// mapped reads the records of a segment, which has their marks, from the file that was written with them.
+func (s *segment) mapped(name string) error {
+	m, err := mapFile(name)
 	if err != nil {
 		return err
 	}
 	from := len(itemsMagic) + headSize + 16 + 8*len(s.marks)
-	if len(m.data) != from+len(s.blob)+8 {
-		return fmt.Errorf("%w: %s has %d bytes", ErrDamaged, g.file("items"), len(m.data))
+	if len(m.data) < from+8 || s.blob != nil && len(m.data) != from+len(s.blob)+8 {
+		return fmt.Errorf("%w: %s has %d bytes", ErrDamaged, name, len(m.data))
 	}
-	s.blob, s.owner = m.data[from:][:len(s.blob):len(s.blob)], m
+	s.blob, s.owner = m.data[from:len(m.data)-8:len(m.data)-8], m
 	return nil
 }
 
@@ -116,34 +120,44 @@ func (g *Generation) writeBase(w io.Writer, s *segment, size uint64, records fun
 	return err
 }
 
-// stream writes a base and begins its log, as create does, but never has the records in memory. So it goes over the
-// items twice: what the file begins with describes them all.
-func (g *Generation) stream(items iter.Seq[catalog.Entry]) error {
-	var s segment // has no records
+// recordsOf returns the records of items. Each is valid until the next one comes.
+func recordsOf(items iter.Seq[catalog.Entry]) iter.Seq[record] {
+	return func(yield func(record) bool) {
+		var buf []byte
+		for e := range items {
+			buf = content(buf[:0], e.Item)
+			if !yield(record{e.Version, buf}) {
+				return
+			}
+		}
+	}
+}
+
+// stream writes a base and begins its log, as create does, but never has the records in memory: the segment that it
+// returns has their marks alone. It goes over the records twice, since what the file begins with describes them all.
+func (g *Generation) stream(records iter.Seq[record]) (s segment, err error) {
 	size := 0
-	var buf, line []byte
-	for e := range items {
+	var line []byte
+	for r := range records {
 		if s.n%markEvery == 0 {
 			s.marks = append(s.marks, uint64(size))
 		}
-		buf = content(buf[:0], e.Item)
-		line = appendRecord(line[:0], e.Version, buf)
+		line = appendRecord(line[:0], r.version, r.content)
 		size += len(line)
 		s.n++
-		if len(e.Item.Codes) == 0 {
+		if r.bare() {
 			g.begun.bare++
 		}
-		g.begun.digest = g.begun.digest.plus(digestOf(buf))
+		g.begun.digest = g.begun.digest.plus(digestOf(r.content))
 	}
 	g.begun.items = s.n - g.begun.bare
 	if err := durable.MkdirAll(g.dir); err != nil {
-		return err
+		return s, err
 	}
-	err := WriteFile(g.file("items"), func(w io.Writer) error {
+	err = WriteFile(g.file("items"), func(w io.Writer) error {
 		return g.writeBase(w, &s, uint64(size), func(out io.Writer) error {
-			for e := range items {
-				buf = content(buf[:0], e.Item)
-				line = appendRecord(line[:0], e.Version, buf)
+			for r := range records {
+				line = appendRecord(line[:0], r.version, r.content)
 				if _, err := out.Write(line); err != nil {
 					return err
 				}
@@ -152,12 +166,12 @@ func (g *Generation) stream(items iter.Seq[catalog.Entry]) error {
 		})
 	})
 	if err != nil {
-		return err
+		return s, err
 	}
 	if g.log, err = durable.OpenFile(g.file("log"), true); err != nil {
-		return err
+		return s, err
 	}
-	return errors.Join(durable.SyncDir(g.dir), g.close())
+	return s, durable.SyncDir(g.dir)
 }
 
 // encode writes a head with a checksum of its own.

@@ -100,11 +100,10 @@ type Version struct {
 	slots int
 }
 
-// Delta is what changes a catalog's items.
+// Delta is what changes a catalog's items. Deletions of items that are not there are passed over.
 type Delta struct {
-	Version uint64          // of the catalog afterwards
-	Remove  []string        // ids; those that are not there are passed over
-	Add     []catalog.Entry // of ids that are not there or removed, versions ascending
+	Version uint64           // of the catalog afterwards
+	Changes *catalog.Changes // nil: none
 }
 
 // Record does what Open and Close do. Of a folder without versions it keeps no items in memory.
@@ -122,7 +121,10 @@ func Record(items iter.Seq[catalog.Entry], version uint64, opt Options) error {
 		return h.Close()
 	}
 	g := &Generation{dir: opt.Dir, begun: head{number: version, created: opt.Now()}}
-	if err := g.stream(items); err != nil {
+	if _, err = g.stream(recordsOf(items)); err == nil {
+		err = g.close()
+	}
+	if err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
 	return nil
@@ -144,16 +146,6 @@ func Open(items iter.Seq[catalog.Entry], version uint64, opt Options) (*History,
 	}
 	h.thin()
 	return h, nil
-}
-
-// countBare returns how many items have no codes.
-func countBare(items []catalog.Entry) (bare int) {
-	for _, e := range items {
-		if len(e.Item.Codes) == 0 {
-			bare++
-		}
-	}
-	return bare
 }
 
 // Close closes the files. Versions that were handed out stay valid.
@@ -222,20 +214,84 @@ func (h *History) Apply(d Delta) (*Version, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := h.current
+	if d.Changes == nil {
+		d.Changes = catalog.NewChanges()
+	}
+	if g.stored && !g.failed && !g.plain && d.Changes.Len() > max(h.opt.Compact, g.baseSlots/4) {
+		if v, err := h.rebase(d); err == nil {
+			return v, nil
+		} else {
+			h.opt.Logger.Warn("a version with many changes is made in memory: its files cannot be written", "version",
+				d.Version, "error", err)
+		}
+	}
 	f := frame{version: d.Version, created: h.opt.Now(), bare: g.now.bare}
-	for _, id := range d.Remove {
-		if slot, ok := g.table.Find(id, g.lives); ok {
+	for e, deleted := range d.Changes.All() {
+		if slot, ok := g.table.Find(e.Item.ID, g.lives); ok {
 			f.removed = append(f.removed, slot)
 			if g.table.record(slot).bare() {
 				f.bare--
 			}
 		}
-	}
-	for _, e := range d.Add {
+		if deleted {
+			continue
+		}
 		f.added = append(f.added, record{e.Version, content(nil, e.Item)})
+		if len(e.Item.Codes) == 0 {
+			f.bare++
+		}
 	}
-	f.bare += countBare(d.Add)
 	return h.push(g, f)
+}
+
+// rebase adds a version with many changes by beginning a generation. It goes over the items as they are written, so
+// that the memory never has them.
+func (h *History) rebase(d Delta) (*Version, error) {
+	old, last := h.current, h.versions[len(h.versions)-1]
+	stays, changes := slices.Clone(old.alive), false
+	for e, deleted := range d.Changes.All() {
+		slot, there := old.table.Find(e.Item.ID, old.lives)
+		if there {
+			stays[slot/64] &^= 1 << (slot % 64)
+		}
+		changes = changes || there || !deleted
+	}
+	if !changes || d.Version <= last.Number {
+		return last, nil
+	}
+	next := &Generation{dir: old.dir, begun: head{number: d.Version, created: h.opt.Now()}}
+	base, err := next.stream(func(yield func(record) bool) {
+		for slot, r := range old.table.all(0) {
+			if stays[slot/64]>>(slot%64)&1 != 0 && !yield(r) {
+				return
+			}
+		}
+		var buf []byte
+		for e, deleted := range d.Changes.All() {
+			if deleted {
+				continue
+			}
+			buf = content(buf[:0], e.Item)
+			if !yield(record{e.Version, buf}) {
+				return
+			}
+		}
+	})
+	if err == nil {
+		err = base.mapped(next.file("items"))
+	}
+	if err != nil {
+		return nil, errors.Join(err, next.close(), next.remove())
+	}
+	next.fill(base)
+	next.stored, next.safe = true, d.Version
+	h.current, h.versions = next, append(h.versions, next.first())
+	_ = old.close() // all that was written to it is synced
+	old.settle()
+	old.retire()
+	h.sweep(old)
+	h.thin()
+	return h.versions[len(h.versions)-1], nil
 }
 
 // push makes a frame the head, if it changes anything.

@@ -76,15 +76,31 @@ func (w *world) change(r *rand.Rand) {
 
 // delta is what changed since it was last called.
 func (w *world) delta() Delta {
-	d := Delta{Version: w.version}
-	slices.Sort(w.changed)
-	d.Remove = append(d.Remove, slices.Compact(w.changed)...)
-	for _, e := range w.entries() {
-		if slices.Contains(d.Remove, e.Item.ID) {
-			d.Add = append(d.Add, e)
-		}
+	d := Delta{w.version, catalog.NewChanges()}
+	for _, id := range w.changed {
+		e := w.items[id]
+		d.Changes.Add(catalog.Change{ID: id, Version: e.Version, NewItem: e.Item})
 	}
 	w.changed = nil
+	return d
+}
+
+// countBare returns how many items have no codes.
+func countBare(items []catalog.Entry) (bare int) {
+	for _, e := range items {
+		if len(e.Item.Codes) == 0 {
+			bare++
+		}
+	}
+	return bare
+}
+
+// added is a delta with items.
+func added(version uint64, items ...catalog.Entry) Delta {
+	d := Delta{version, catalog.NewChanges()}
+	for _, e := range items {
+		d.Changes.Add(catalog.Change{ID: e.Item.ID, Version: e.Version, NewItem: e.Item})
+	}
 	return d
 }
 
@@ -183,6 +199,50 @@ func checkSteps(t fataler, h *History) {
 	}
 }
 
+// A version with many changes begins a generation, whose items are in its file and not in memory. Versions before it
+// stay, and are read again where they are needed. Where its files cannot be written it is made in memory.
+func TestManyChangesBeginAGeneration(t *testing.T) {
+	dir, w, r := filepath.Join(t.TempDir(), "versions"), newWorld(), rand.New(rand.NewPCG(3, 3))
+	w.fill(20)
+	h := must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
+	w.remember(h.Head())
+	for range 300 {
+		w.change(r)
+	}
+	v := must(h.Apply(w.delta()))
+	w.remember(v)
+	if before, _ := v.Prior(); !v.Base() || before != nil || h.current.table.base.owner == nil {
+		t.Fatal("the version does not lie in a file of its own")
+	}
+	for _, v := range h.Versions() {
+		w.check(t, h, v)
+	}
+	w.change(r)
+	if v := must(h.Apply(w.delta())); v.Base() {
+		t.Error("one change begins a generation")
+	}
+	w.remember(h.Head())
+	mustDo(t, h.Close())
+	h = must(Open(slices.Values(w.entries()), w.version, w.options(dir)))
+	if n := len(h.Versions()); n != 3 || h.Damaged() > 0 {
+		t.Errorf("after a restart there are %d versions, want 3; %d damaged", n, h.Damaged())
+	}
+	for _, v := range h.Versions() {
+		w.check(t, h, v)
+	}
+	for range 300 {
+		w.change(r)
+	}
+	mustDo(t, os.MkdirAll(filepath.Join(dir, fmt.Sprintf("items-%0*d.part", numberDigits, w.version), "x"), 0o700))
+	v, err := h.Apply(w.delta())
+	w.remember(v)
+	if v.Number != w.version {
+		t.Errorf("version %d, want %d: %v", v.Number, w.version, err)
+	}
+	w.check(t, h, v)
+	mustDo(t, h.Close())
+}
+
 // Whatever changes, and however often the process starts again, every version that is kept has exactly
 // the items that the catalog had then.
 func TestVersionsAreWhatTheCatalogWas(t *testing.T) {
@@ -202,7 +262,7 @@ func TestVersionsAreWhatTheCatalogWas(t *testing.T) {
 		}
 		w.remember(h.Head())
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			for range rapid.IntRange(0, 20).Draw(t, "changes") {
+			for range rapid.OneOf(rapid.IntRange(0, 20), rapid.IntRange(60, 90)).Draw(t, "changes") {
 				w.change(r)
 			}
 			if dir != "" && rapid.IntRange(0, 5).Draw(t, "restart") == 0 {

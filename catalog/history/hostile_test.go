@@ -342,8 +342,8 @@ func TestItemsOutOfOrderAreFollowed(t *testing.T) {
 		return e
 	}
 	late := entry("late", 30) // of another change than that of the import
-	must(h.Apply(Delta{Version: 31, Add: []catalog.Entry{late}}))
-	must(h.Apply(Delta{Version: 40, Add: []catalog.Entry{entry("import1", 25), entry("import2", 26)}}))
+	must(h.Apply(added(31, late)))
+	must(h.Apply(added(40, entry("import1", 25), entry("import2", 26))))
 	w.version = 40
 	w.remember(h.Head())
 	digest := h.Head().Digest

@@ -40,8 +40,7 @@ func writeUntilKilled(dir string) {
 	}
 	for v := from + 1; ; v++ {
 		fmt.Println(v)
-		if _, err := h.Apply(Delta{Version: v, Remove: []string{fmt.Sprint("item", v%100)},
-			Add: []catalog.Entry{entryAt(v)}}); err != nil {
+		if _, err := h.Apply(added(v, entryAt(v))); err != nil {
 			panic(err)
 		}
 	}
