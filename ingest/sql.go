@@ -34,6 +34,7 @@ const connectWithin = 15 * time.Second
 type database struct {
 	shown    string // its address without a password
 	password string
+	within   time.Duration // it must greet
 	open     func() (*sql.DB, error)
 }
 
@@ -89,7 +90,7 @@ func (c *Import) database(env []string) (*database, error) {
 		}
 	}
 	u.User = url.User(u.User.Username())
-	db := &database{shown: u.Redacted(), password: password}
+	db := &database{shown: u.Redacted(), password: password, within: connectWithin}
 	db.shown, _, _ = strings.Cut(db.shown, "?")
 	switch u.Scheme {
 	case "mysql", "mariadb":
@@ -212,6 +213,12 @@ func (d *database) spool(ctx context.Context, query string, log io.Writer) (name
 		return "", err
 	}
 	defer db.Close()
+	greeting, end := context.WithTimeout(ctx, d.within) // MySQL's own limit ends when it is connected
+	err = db.PingContext(greeting)
+	end()
+	if err != nil {
+		return "", err
+	}
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return "", err

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"database/sql"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"grebe/internal/cli"
 	"grebe/internal/databasetest"
@@ -132,6 +135,31 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 	}
 	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "grebe-import-*")); err == nil && len(left) > 0 {
 		t.Errorf("temporary files are left: %v", left)
+	}
+}
+
+// A database that takes connections and says nothing, as one that hangs does, ends an import with an error.
+func TestSilentDatabases(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, kind := range []string{"mysql", "postgres"} {
+		c := &Import{From: kind + "://shop@" + ln.Addr().String() + "/shop"}
+		db, err := c.database([]string{passwordVariable + "=secret"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.within = 100 * time.Millisecond
+		_, err = db.spool(t.Context(), "SELECT 1", io.Discard)
+		if err == nil {
+			t.Fatalf("%s: no error", kind)
+		}
+		if text := db.explain(err).Error(); !strings.Contains(text, "does the database run there") ||
+			strings.Contains(text, "secret") {
+			t.Errorf("%s: %s", kind, text)
+		}
 	}
 }
 

@@ -106,13 +106,14 @@ func (c *batchFlags) answer(w *cli.World, op string) error {
 		return errors.Join(fmt.Errorf("batch %s was canceled after %d of %d requests %s", j.ID, j.Done, j.Lines, j.Error),
 			durable.Remove(c.Out+".batch"))
 	}
-	if err := b.results(j, c.Out); err != nil {
+	answers, err := b.results(j, c.Out)
+	if err != nil {
 		return err
 	}
 	if err := durable.Remove(c.Out + ".batch"); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w.Stdout, "%s: %d answers\n", c.Out, j.Done)
+	_, err = fmt.Fprintf(w.Stdout, "%s: %v\n", c.Out, &answers)
 	return err
 }
 
@@ -220,27 +221,54 @@ func (b *batchCall) wait(j *batch.Job) (*batch.Job, error) {
 	return j, nil
 }
 
-// lineCounter counts newlines.
-type lineCounter int64
+// answerCounter counts the lines that are written to it, and those of them that are errors.
+type answerCounter struct {
+	lines, failed int64
+	first         int64  // line of the first error
+	begin         []byte // of the line that is being written
+}
 
-func (n *lineCounter) Write(b []byte) (int, error) {
-	*n += lineCounter(bytes.Count(b, []byte{'\n'}))
-	return len(b), nil
+const errorBegins = `{"error":`
+
+func (n *answerCounter) Write(b []byte) (int, error) {
+	size := len(b)
+	for len(b) > 0 {
+		line, rest, ended := bytes.Cut(b, []byte{'\n'})
+		n.begin = append(n.begin, line[:min(len(line), len(errorBegins)-len(n.begin))]...)
+		if b = rest; !ended {
+			break
+		}
+		n.lines++
+		if string(n.begin) == errorBegins {
+			if n.failed++; n.failed == 1 {
+				n.first = n.lines
+			}
+		}
+		n.begin = n.begin[:0]
+	}
+	return size, nil
+}
+
+func (n *answerCounter) String() string {
+	if n.failed == 0 {
+		return fmt.Sprintf("%d answers", n.lines)
+	}
+	return fmt.Sprintf("%d answers, %d of them errors, the first in line %d", n.lines, n.failed, n.first)
 }
 
 // results writes the answers to a file, if all of them come.
-func (b *batchCall) results(j *batch.Job, out string) error {
+func (b *batchCall) results(j *batch.Job, out string) (n answerCounter, err error) {
 	resp, err := b.send(http.MethodGet, j.ID+"/results", nil)
 	if err != nil {
-		return err
+		return n, err
 	}
 	defer resp.Body.Close()
-	return durable.WriteFile(out, func(w io.Writer) error {
-		var n lineCounter
+	err = durable.WriteFile(out, func(w io.Writer) error {
 		_, err := io.Copy(io.MultiWriter(w, &n), resp.Body)
-		if err == nil && int64(n) != j.Lines {
-			err = fmt.Errorf("batch: the server sent %d answers to %d requests: run the command again", n, j.Lines)
+		if err == nil && n.lines != j.Lines {
+			err = fmt.Errorf("batch: the server sent %d answers to %d requests: run the command again", n.lines, j.Lines)
 		}
 		return err
 	})
+	return n, err
 }

@@ -105,3 +105,25 @@ func TestKilledBatch(t *testing.T) {
 		}
 	}
 }
+
+// Answers are counted however they arrive, and errors among them are reported.
+func TestAnswersAreCounted(t *testing.T) {
+	text := `{"model":"a","results":[{"error":1}]}` + "\n" + `{"error":{"code":"x"}}` + "\n" + `{"err` + "\n\n" +
+		`{"error":{"code":"y"}}` + "\n"
+	for size := 1; size <= len(text); size++ {
+		var n answerCounter
+		for rest := text; rest != ""; {
+			part := rest[:min(size, len(rest))]
+			rest = rest[len(part):]
+			if k, err := n.Write([]byte(part)); k != len(part) || err != nil {
+				t.Fatal(k, err)
+			}
+		}
+		if got, want := n.String(), "5 answers, 2 of them errors, the first in line 2"; got != want {
+			t.Fatalf("in pieces of %d: %q, want %q", size, got, want)
+		}
+	}
+	if got := new(answerCounter).String(); got != "0 answers" {
+		t.Errorf("of nothing: %q", got)
+	}
+}
