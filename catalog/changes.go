@@ -35,8 +35,8 @@ func (s *Changes) Forget(id string) {
 // Len returns the number of items.
 func (s *Changes) Len() int { return s.items.n }
 
-// All visits the changes in the order of their versions. An item MUST NOT be kept: it is valid until the next one comes.
-// Of a deleted one only the id is there.
+// All visits the changes in the order of their versions. An item MUST NOT be kept: it is valid until the next one
+// comes. Of a deleted one only the id is there.
 func (s *Changes) All() iter.Seq2[Entry, bool] {
 	return func(yield func(e Entry, deleted bool) bool) {
 		all := s.items.list(s.items.n)
