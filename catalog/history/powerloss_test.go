@@ -94,7 +94,7 @@ func (w *world) lives(t *testing.T, r *rand.Rand, fails bool) *durabletest.Lives
 		o.version, o.items = w.version, maps.Clone(w.items)
 		w.pay(t, h, o, what)
 		for range 10 {
-			for range 1 + r.IntN(3) {
+			for range 1 + r.IntN(3) + 30*(r.IntN(4)/3) { // at times so many that a generation begins
 				w.change(r)
 			}
 			o.version, o.items = w.version, maps.Clone(w.items)
