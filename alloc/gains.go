@@ -23,6 +23,15 @@ func (c *Curve) Add(depth, pool int64, saved float64) {
 	}
 }
 
+// Sum returns the savings of half of the pool more.
+func (c *Curve) Sum() float64 {
+	sum := 0.0
+	for _, v := range c {
+		sum += v
+	}
+	return sum
+}
+
 // Gains are the savings of more memory, in milliseconds of each resource.
 type Gains struct {
 	Emb    Curve // of the link, if more rows were cached

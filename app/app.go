@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"grebe/app/divide"
 	"grebe/catalog"
 	"grebe/cluster"
 	"grebe/compute"
@@ -76,6 +77,7 @@ type App struct {
 	users       *catalog.Users       // nil: they are in the catalog
 	first       []serve.Model        // as first loaded; nil once they serve, because they may be retired
 	tables      *embed.Tables        // nil: the configuration has none
+	divided     *divide.Metrics      // memory that KV and rows share, and caches that are refilled
 	rows        *rowCaches           // in devices' memory
 	keeper      *generate.Keeper     // keeps up to date what models can generate; nil: no model generates
 	checkpoint  int64                // bytes of all checkpoints
@@ -115,6 +117,7 @@ func newApp(opt Options) *App {
 	return &App{
 		log: opt.Log, version: opt.Version, progress: opt.Tell,
 		registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: newModels(), rows: newRowCaches(),
+		divided: &divide.Metrics{},
 	}
 }
 

@@ -110,7 +110,7 @@ func describeGPUs(devices []compute.Device, log *slog.Logger) {
 
 // countDevices reports how long each GPU has work, how much of its memory is in use, and which rows it caches.
 func (a *App) countDevices() error {
-	if err := a.registry.Register(a.rows); err != nil {
+	if err := errors.Join(a.registry.Register(a.rows), a.registry.Register(a.divided)); err != nil {
 		return err
 	}
 	for i, d := range a.devices {

@@ -43,13 +43,13 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		"items", weights.Items(),
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()),
 		"seconds", human.Seconds(time.Since(start)))
-	var report func(serve.Served)
-	if both := m.memory.shared; both != nil && both.divider != nil {
-		report = served(both.divider, weights.Shape(), d)
-	}
+	report := m.memory.reports(weights.Shape(), d)
 	runner := serve.Runner(d)
 	if m.memory.rows != nil {
 		runner = prefetching{d, weights}
+	}
+	if divider := m.memory.deviceDivider; divider != nil {
+		runner = newRowCounter(runner, weights, divider, m.memory.rows)
 	}
 	return serve.Model{
 		Name: mc.Name, Runner: runner, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
@@ -96,6 +96,9 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		}
 	}
 	if err := m.memory.cacheRows(cfg, mc, weights); err != nil {
+		return nil, err
+	}
+	if err := m.memory.divideDevice(cfg, mc); err != nil {
 		return nil, err
 	}
 	d, err := m.openDispatcher(ctx, cfg, []replica{{weights, m.app.device}})

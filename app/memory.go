@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"grebe/app/budget"
+	"grebe/app/divide"
 	"grebe/compute"
 	"grebe/internal/config"
 	"grebe/internal/human"
@@ -31,11 +32,14 @@ type Memory struct {
 	pages   *pool.Pool
 	disk    *disk.Store
 	entries *reuse.Shared
-	shared  *shared        // with rows of a table; nil: it holds only KV
-	rows    *deviceRows    // on pages of its device's memory; nil: none
-	tenant  *budget.Tenant // of the memory that models compete for; nil: it has its own host memory, or none
-	users   int            // Models that use it, guarded by models.shares
+	shared  *shared     // with rows of a table; nil: it holds only KV
+	rows    *deviceRows // on pages of its device's memory; nil: none
+	lowers  bool        // KV that leaves the device's memory goes to the host's
 	closers closers
+	// deviceDivider divides the device's memory between KV and rows; nil: the boundary does not move.
+	deviceDivider *divide.Divider
+	tenant        *budget.Tenant // of the memory that models compete for; nil: it has its own host memory, or none
+	users         int            // Models that use it, guarded by models.shares
 }
 
 func newMemory(a *App) *Memory { return &Memory{app: a, users: 1} }
@@ -85,6 +89,7 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 				return err
 			}
 			store.LowerAhead(above / 16)
+			m.lowers = true
 		}
 		both.pool, both.above = host, above
 	}

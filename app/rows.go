@@ -39,6 +39,7 @@ type deviceRows struct {
 	compute.RowCache
 	table string
 	most  int // items that it may have
+	held  *rowPages
 }
 
 // itemsFor returns for how many items a cache has room: those of a later checkpoint may be more.
@@ -84,7 +85,8 @@ func (m *Memory) openRows(cfg *config.Config, mc *config.Model, weights *hstu.Mo
 	if err != nil {
 		return err
 	}
-	most, items := pages.Stats().Total, itemsFor(weights.Config().Items)
+	items, rowBytes := itemsFor(weights.Config().Items), 4*weights.Shape().Hidden
+	most := m.largestRows(cfg, pages, items, rowBytes)
 	if most == 0 {
 		return errors.New("the memory was opened without: it needs a restart")
 	}
@@ -92,23 +94,20 @@ func (m *Memory) openRows(cfg *config.Config, mc *config.Model, weights *hstu.Mo
 	if err != nil {
 		return err
 	}
-	runs := pages.AllocRuns(nil, cache.PageBytes(), int(most/int64(cache.PageBytes())))
+	held := &rowPages{cache: cache, pool: pages, rowBytes: rowBytes, most: int(most / int64(cache.PageBytes()))}
 	stop := m.app.tables.Table(mc.ItemTable).Listen(func(keys []uint64) { cache.Changed(itemsOf(keys)) })
-	m.rows = &deviceRows{cache, mc.ItemTable, items}
+	m.rows = &deviceRows{cache, mc.ItemTable, items, held}
 	m.app.rows.add(m.rows)
 	m.closers.add(func() error {
 		stop()
 		m.app.rows.remove(m.rows)
 		err := cache.Close()
-		pages.FreeRuns(runs)
+		held.free()
 		return err
 	})
-	var blocks []compute.Block
-	for _, r := range runs {
-		blocks = append(blocks, r.Block)
-	}
-	if n, err := cache.Grow(blocks); err != nil || n == 0 {
-		return fmt.Errorf("%d pages in %s of device_memory: %w", n, human.Bytes(most), err)
+	own := pages.Stats().Total
+	if n, err := held.Grow(int(own / int64(held.SlabBytes()))); err != nil || n == 0 {
+		return fmt.Errorf("%d pages in %s of device_memory: %w", n, human.Bytes(own), err)
 	}
 	stats := cache.Stats()
 	m.app.log.Info("rows are cached on the device", "model", mc.Name, "table", mc.ItemTable, "rows", stats.Rows,

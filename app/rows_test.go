@@ -114,11 +114,21 @@ func (c *apartRows) gather(p *compute.SumPart) []float32 {
 func (c *apartRows) Prefetch([]int32, compute.RowSource) {}
 func (c *apartRows) PageBytes() int                      { return apartPage * c.bytes }
 func (c *apartRows) Grow(pages []compute.Block) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.pages = append(c.pages, pages...)
 	return len(pages), nil
 }
-func (c *apartRows) Shrink(int) ([]compute.Block, error) { return nil, nil }
-func (c *apartRows) Close() error                        { return nil }
+func (c *apartRows) Shrink(n int) ([]compute.Block, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keep := len(c.pages) - min(n, len(c.pages))
+	gone := c.pages[keep:]
+	c.pages, c.next = c.pages[:keep:keep], 0
+	clear(c.cached)
+	return gone, nil
+}
+func (c *apartRows) Close() error { return nil }
 func (c *apartRows) Changed(rows []int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -91,14 +91,11 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 	both.divided = true
 	m.app.log.Info("KV and rows share memory", "model", mc.Name, "table", mc.ItemTable, "memory", human.Bytes(books.Total),
 		"rows", human.Round(share, 3), "boundary", cfg.Cache.Boundary)
-	refiller, err := m.app.refill(cfg, mc.ItemTable, table, most, &m.closers)
-	if err != nil {
-		return err
-	}
+	refiller := m.app.refill(cfg, mc.ItemTable, table, most, &m.closers)
+	m.watch(table, refiller.Gathered)
 	if cfg.Cache.Boundary == "fixed" {
 		now, _, all := cache.Slabs()
 		_, err = cache.Grow(all - now)
-		table.Watch(refiller.Gathered)
 		m.closers.run(refiller.Run)
 		return err
 	}
@@ -111,22 +108,25 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 	if err != nil {
 		return err
 	}
-	table.Watch(func(b embed.Batch) {
-		both.divider.Gathered(b.Hashes, b.Hits, b.Took)
-		refiller.Gathered(b)
-	})
+	m.watch(table, func(b embed.Batch) { both.divider.Gathered(b.Hashes, b.Hits, b.Took) })
 	m.closers.run(refiller.Run)
-	m.closers.run(both.divider.Run)
-	return m.app.registry.Register(both.divider)
+	m.drive(both.divider)
+	return nil
 }
 
-// served returns a callback that reports a model's requests to a divider. load provides their computing times.
-func served(d *divide.Divider, shape compute.Shape,
-	load interface{ Model() schedule.PrefillModel }) func(serve.Served) {
+// predictor provides the computing times of requests.
+type predictor interface{ Model() schedule.PrefillModel }
+
+// served returns a callback that reports a model's requests to a divider. KV that leaves the divided memory comes back
+// at lowered bytes per second; 0: it is computed again.
+func served(d *divide.Divider, shape compute.Shape, load predictor, lowered float64) func(serve.Served) {
 	seed, token := maphash.MakeSeed(), int64(shape.ChunkBytes(1, false))
 	return func(r serve.Served) {
 		times := load.Model()
 		ms := max(0, times.Predict(r.Events, r.Events*(r.Events+1)/2, 1)-times.Fixed-times.Request)
+		if lowered > 0 {
+			ms = min(ms, 1e3*float64(int64(r.Events)*token)/lowered)
+		}
 		q := divide.Request{
 			Events: r.Events, KVBytes: int64(r.Events) * token, KVHit: r.Cached > 0,
 			Saved: time.Duration(ms * float64(time.Millisecond)), Computing: r.Computing, Latency: r.Latency,

@@ -29,9 +29,10 @@ func (a *App) openTables(cfg *config.Config) (*embed.Tables, error) {
 		return nil, err
 	}
 	a.closers.add(tables.Close)
-	if err := errors.Join(durable.RemoveParts(datadir.HotRows(cfg.DataDir, "")), a.refillTables(tables, cfg)); err != nil {
+	if err := durable.RemoveParts(datadir.HotRows(cfg.DataDir, "")); err != nil {
 		return nil, err
 	}
+	a.refillTables(tables, cfg)
 	a.log.Info("tables of embeddings opened", "tables", tables.Names())
 	for i := range cfg.Tables {
 		warnOfSilence(&cfg.Tables[i], a.log)

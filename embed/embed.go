@@ -52,8 +52,8 @@ type Table struct {
 	timeout time.Duration
 	scratch sync.Pool
 	stripes atomic.Int32
-	watch   func(Batch) // of batches; nil: nobody does
 
+	watchers  watchers
 	listeners listeners
 	shards    atomic.Pointer[Shards] // nil: look-ups are not counted by shard
 
@@ -136,9 +136,10 @@ type scratch struct {
 	why     []cause // of the keys that were not found
 	watched []access
 	lookups lookups
-	hashes  []uint64 // of all keys, then of those that missed, for who watches
-	at      uint64   // time of the first lookup
-	sets    int      // in use then
+	hashes  []uint64  // of all keys, then of those that missed, for who watches
+	began   time.Time // of the batch; zero if nobody watches
+	at      uint64    // time of the first lookup
+	sets    int       // in use then
 	stripe  int
 	parts   []*scratch // of other threads
 	near    near
@@ -154,6 +155,7 @@ func (t *Table) gather(ctx context.Context, keys []uint64, out []byte, known []b
 	s := t.scratch.Get().(*scratch)
 	defer t.scratch.Put(s)
 	s.reset()
+	s.began = t.watchers.begin()
 	t.lookups.Add(int64(len(keys)))
 	if t.near(ctx) {
 		return t.gatherNear(keys, out, known, s)

@@ -53,10 +53,6 @@ func (t *Table) near(ctx context.Context) bool {
 }
 
 func (t *Table) gatherNear(keys []uint64, out []byte, known []bool, s *scratch) Gathered {
-	var begin time.Time
-	if t.watch != nil {
-		begin = time.Now()
-	}
 	s.near.reset(t)
 	s.near.known = known
 	t.memory.mu.RLock()
@@ -66,8 +62,8 @@ func (t *Table) gatherNear(keys []uint64, out []byte, known []bool, s *scratch) 
 	g.Asked = s.near.misses()
 	g.Hits = len(keys) - g.Asked
 	t.count(&g)
-	if t.watch != nil && len(keys) > 0 { // the store's part of the time is that of its rows
-		t.told(keys, &g, s, time.Since(begin)*time.Duration(g.Asked)/time.Duration(len(keys)))
+	if !s.began.IsZero() && len(keys) > 0 { // the store's part of the time is that of its rows
+		t.told(keys, &g, s, time.Since(s.began)*time.Duration(g.Asked)/time.Duration(len(keys)))
 	}
 	return g
 }

@@ -2,6 +2,9 @@ package embed
 
 import (
 	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,14 +14,52 @@ type Batch struct {
 	Missed []uint64 // hashes of the keys that the store was asked for, each once; none for a table in memory
 	Hits   int
 	Took   time.Duration // that the store took
+	Lasted time.Duration // of the whole batch
 }
 
-// Watch has f called after every batch. It MUST be called before the table is used.
-func (t *Table) Watch(f func(Batch)) { t.watch = f }
+// watchers are the functions of Watch. A batch loads them once.
+type watchers struct {
+	mu  sync.Mutex
+	now atomic.Pointer[[]*func(Batch)] // nil: nobody watches
+}
 
-// told reports a batch to the function of Watch.
+// Watch has f called after every batch until stop is called. A batch that is under way then may still be reported.
+func (t *Table) Watch(f func(Batch)) (stop func()) {
+	w := &t.watchers
+	w.change(func(all []*func(Batch)) []*func(Batch) { return append(all, &f) })
+	return func() {
+		w.change(func(all []*func(Batch)) []*func(Batch) {
+			return slices.DeleteFunc(all, func(o *func(Batch)) bool { return o == &f })
+		})
+	}
+}
+
+func (w *watchers) change(f func([]*func(Batch)) []*func(Batch)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*func(Batch)
+	if old := w.now.Load(); old != nil {
+		all = slices.Clone(*old)
+	}
+	if all = f(all); len(all) == 0 {
+		w.now.Store(nil)
+		return
+	}
+	w.now.Store(&all)
+}
+
+// begin returns the time if somebody watches.
+func (w *watchers) begin() (at time.Time) {
+	if w.now.Load() != nil {
+		at = time.Now()
+	}
+	return at
+}
+
+// told reports a batch that began at s.began to the functions of Watch.
 func (t *Table) told(keys []uint64, g *Gathered, s *scratch, took time.Duration) {
-	if t.watch == nil || len(keys) == 0 {
+	watching := t.watchers.now.Load()
+	if watching == nil || len(keys) == 0 || s.began.IsZero() {
 		return
 	}
 	s.hashes = s.hashes[:0]
@@ -29,7 +70,10 @@ func (t *Table) told(keys []uint64, g *Gathered, s *scratch, took time.Duration)
 		s.hashes = append(s.hashes, mix(k))
 	}
 	n := len(keys)
-	t.watch(Batch{Hashes: s.hashes[:n:n], Missed: s.hashes[n:], Hits: g.Hits, Took: took})
+	b := Batch{Hashes: s.hashes[:n:n], Missed: s.hashes[n:], Hits: g.Hits, Took: took, Lasted: time.Since(s.began)}
+	for _, f := range *watching {
+		(*f)(b)
+	}
 }
 
 // Refilled is what a Refill did.

@@ -22,8 +22,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"grebe/alloc"
 	"grebe/pool"
 )
@@ -53,6 +51,7 @@ type Config struct {
 	SLO        time.Duration  // 30 ms
 	Grown      func(rows int) // called when there is room for so many more rows; may be nil
 	Name       string         // name of the model that owns the memory, for metrics
+	Memory     string         // "host" or "device", for metrics; host
 	Above      int64          // bytes of KV in a faster tier, which fills before the pool
 	Log        *slog.Logger   // nil: nothing is logged
 	Now        func() time.Time
@@ -80,7 +79,9 @@ type Divider struct {
 	fetched  time.Time // end of the last fetch
 
 	moves sync.Mutex // one move or filling at a time
-	count struct{ decisions, recoveries, moved, filled int64 }
+	count struct{ decisions, recoveries, moved, filled, moves int64 }
+	took  time.Duration     // of all moves
+	state alloc.Observation // of the last epoch with requests
 }
 
 // epoch counts the requests since the last decision at the end of an epoch.
@@ -135,6 +136,9 @@ func New(cfg Config, alpha float64) (*Divider, error) {
 	}
 	if cfg.Grown == nil {
 		cfg.Grown = func(int) {}
+	}
+	if cfg.Memory == "" {
+		cfg.Memory = "host"
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -192,22 +196,35 @@ func (d *Divider) Done(r Request) {
 // Gathered counts rows that were looked up, by the hashes of their keys: how many were cached, and how long it took to
 // fetch the others.
 func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
-	now := d.cfg.Now()
+	d.Looked(keys)
+	d.Found(len(keys), hits, fetching)
+}
+
+// Looked shows the ghost of rows the hashes of keys that were looked up.
+func (d *Divider) Looked(keys []uint64) {
 	row := int64(d.cfg.Rows.RowBytes())
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for _, k := range keys {
+		if d.rows.Watches(k) {
+			d.rows.Use(k, row, d.saves)
+		}
+	}
+}
+
+// Found counts rows that were looked up: how many there were, how many were cached, and how long it took to fetch the
+// others.
+func (d *Divider) Found(lookups, hits int, fetching time.Duration) {
+	now := d.cfg.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	e := &d.epoch
-	e.lookups += len(keys)
+	e.lookups += lookups
 	e.lookupHits += hits
 	e.fetching += ms(fetching)
 	if fetching > 0 { // concurrent fetches occupy the link only once
 		e.linked += ms(min(fetching, max(now.Sub(d.fetched), 0)))
 		d.fetched = now
-	}
-	for _, k := range keys {
-		if d.rows.Watches(k) {
-			d.rows.Use(k, row, d.saves)
-		}
 	}
 }
 
@@ -222,6 +239,9 @@ func (d *Divider) Step() alloc.Decision {
 	d.mu.Lock()
 	d.note(dec)
 	d.lastP99, d.lastLate = o.P99, o.Late
+	if o.Requests > 0 {
+		d.state = o
+	}
 	d.mu.Unlock()
 	level := slog.LevelInfo
 	if o.Requests == 0 && dec.From == dec.To {
@@ -337,6 +357,7 @@ func (d *Divider) describe(p part, now time.Time) alloc.Observation {
 func (d *Divider) apply(alpha float64) {
 	d.moves.Lock()
 	defer d.moves.Unlock()
+	begin := d.cfg.Now()
 	pages := d.cfg.Pool.SetBoundary(alpha)
 	books := d.cfg.Pool.For(pool.Embeddings).Stats()
 	slab := d.cfg.Rows.SlabBytes()
@@ -351,7 +372,11 @@ func (d *Divider) apply(alpha float64) {
 		moved, _ = d.cfg.Rows.Grow(want - now) // the rest follows when KV has freed it
 	}
 	d.mu.Lock()
-	d.count.moved += int64(moved) * int64(slab)
+	if moved > 0 {
+		d.count.moved += int64(moved) * int64(slab)
+		d.count.moves++
+		d.took += d.cfg.Now().Sub(begin)
+	}
 	if want > now {
 		d.filling = true
 		d.grown += moved * slab / d.cfg.Rows.RowBytes()
@@ -421,42 +446,4 @@ func (d *Divider) Run(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// Describe implements prometheus.Collector.
-func (d *Divider) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(d, ch) }
-
-var (
-	boundaryDesc = prometheus.NewDesc("grebe_pool_boundary", "Share of the pool that embeddings may own.",
-		[]string{"model"}, nil)
-	decisionDesc = prometheus.NewDesc("grebe_pool_decisions_total", "Decisions about the boundary.",
-		[]string{"model", "kind"}, nil)
-	changeDesc = prometheus.NewDesc("grebe_pool_change",
-		"Change of the share that the last decision made, by the part that wanted it.", []string{"model", "part"}, nil)
-	movedDesc = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.",
-		[]string{"model"}, nil)
-	filledDesc = prometheus.NewDesc("grebe_pool_filled_bytes_total",
-		"Bytes of cached rows that moved to new capacity in the background.", []string{"model"}, nil)
-)
-
-// Collect implements prometheus.Collector.
-func (d *Divider) Collect(ch chan<- prometheus.Metric) {
-	d.mu.Lock()
-	last, count := d.last, d.count
-	d.mu.Unlock()
-	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, append([]string{d.cfg.Name}, labels...)...)
-	}
-	total := func(desc *prometheus.Desc, v int64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v),
-			append([]string{d.cfg.Name}, labels...)...)
-	}
-	gauge(boundaryDesc, last.To)
-	gauge(changeDesc, last.Base, "policy")
-	gauge(changeDesc, last.Residual, "adapter")
-	gauge(changeDesc, last.To-last.From, "all")
-	total(decisionDesc, count.decisions-count.recoveries, "usual")
-	total(decisionDesc, count.recoveries, "recovery")
-	total(movedDesc, count.moved)
-	total(filledDesc, count.filled)
 }

@@ -231,13 +231,13 @@ func TestGlances(t *testing.T) {
 			t.Errorf("part %d: %d requests and a load of %.3f, want %d and a tenth for each hundred", i, o.Requests, o.GPULoad,
 				want)
 		}
-		gains += total(o.Gains.KV)
+		gains += o.Gains.KV.Sum()
 	}
-	if e := w.epochs[0]; e.Requests != 600 || e.Alpha != 0.7 || e.Late != 1 || e.P99 != 50 || total(e.Gains.KV) != gains ||
+	if e := w.epochs[0]; e.Requests != 600 || e.Alpha != 0.7 || e.Late != 1 || e.P99 != 50 || e.Gains.KV.Sum() != gains ||
 		gains == 0 {
 		t.Errorf("an epoch of %d requests, share %.2f, %.2f late, P99 %.0f, KV would have saved %.0f; "+
 			"want 600, 0.70, 1.00, 50 and the %.0f of its parts",
-			e.Requests, e.Alpha, e.Late, e.P99, total(e.Gains.KV), gains)
+			e.Requests, e.Alpha, e.Late, e.P99, e.Gains.KV.Sum(), gains)
 	}
 	s.close(t)
 }
@@ -260,14 +260,6 @@ func TestLinkIsBusyOnce(t *testing.T) {
 	s.close(t)
 }
 
-func total(c alloc.Curve) float64 {
-	sum := 0.0
-	for _, v := range c {
-		sum += v
-	}
-	return sum
-}
-
 func TestDecisionsAreExplained(t *testing.T) {
 	var log bytes.Buffer
 	s := newSystem(t)
@@ -284,7 +276,9 @@ func TestDecisionsAreExplained(t *testing.T) {
 		}
 	}
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(d)
+	m := &Metrics{}
+	m.Add(d)
+	reg.MustRegister(m)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"grebe/alloc"
 	"grebe/embed"
 	"grebe/internal/durable"
@@ -199,43 +197,9 @@ func (r *Refiller) fetched(got *embed.Refilled) {
 	r.failures++
 }
 
-var (
-	refillRowsDesc = prometheus.NewDesc("grebe_embed_refill_rows_total",
-		"Rows that were asked for ahead of requests, by what became of them.", []string{"table", "outcome"}, nil)
-	refillBytesDesc = prometheus.NewDesc("grebe_embed_refill_bytes_total",
-		"Bytes of rows that were fetched ahead of requests.", []string{"table"}, nil)
-	refillActiveDesc = prometheus.NewDesc("grebe_embed_refill_active",
-		"1 while rows are fetched ahead of requests.", []string{"table"}, nil)
-	linkDesc = prometheus.NewDesc("grebe_embed_link_bytes_per_second",
-		"Highest speed of fetches from the table's store in the last minute or two.", []string{"table"}, nil)
-)
-
 // Stats returns the counters.
 func (r *Refiller) Stats() RefillStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stats
-}
-
-// Describe implements prometheus.Collector.
-func (r *Refiller) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
-
-// Collect implements prometheus.Collector.
-func (r *Refiller) Collect(ch chan<- prometheus.Metric) {
-	r.mu.Lock()
-	s, rate, active := r.stats, r.pace.Rate(), r.active
-	r.mu.Unlock()
-	metric := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, v, append([]string{r.cfg.Name}, labels...)...)
-	}
-	metric(refillRowsDesc, prometheus.CounterValue, float64(s.Fetched), "fetched")
-	metric(refillRowsDesc, prometheus.CounterValue, float64(s.Gone), "gone")
-	metric(refillRowsDesc, prometheus.CounterValue, float64(s.Failed), "failed")
-	metric(refillBytesDesc, prometheus.CounterValue, float64(s.Bytes))
-	on := 0.0
-	if active {
-		on = 1
-	}
-	metric(refillActiveDesc, prometheus.GaugeValue, on)
-	metric(linkDesc, prometheus.GaugeValue, rate)
 }

@@ -1,7 +1,7 @@
 // The view of what the server does: what it remembers (/v1/history), and /metrics, read every two seconds.
 import { denied, explained, getJSON, getText, lacking } from "./api.js";
 import { Chart, choose, together } from "./chart.js";
-import { by, parse, quantile, rates, sum } from "./metrics.js";
+import { by, means, parse, quantile, rates, sum } from "./metrics.js";
 
 const EVERY = 2000;
 const slo = Number(document.body.dataset.slo);
@@ -18,7 +18,9 @@ const charts = {
   queue: new Chart({ title: "Time in the queue", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch", empty: ASK }),
   refused: new Chart({ title: "Not answered, per second", stacked: true, names: ["shed", "expired", "bad request", "failed"], empty: "All requests were answered." }),
   memory: new Chart({ title: "Memory of the caches", unit: "B", stacked: true, names: ["user", "item", "preamble", "prefix", "embedding", "free"], empty: "No model is loaded." }),
-  boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["α"], explain: "Where embedding tables and KV share one pool; the mean of the models" }),
+  boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["host", "device"], explain: "Where embedding tables and KV share one pool; the mean of the models" }),
+  shared: new Chart({ title: "Hits in shared pools", unit: " %", names: ["rows, host", "KV, host", "rows, device", "KV, device"], explain: "Of rows that were looked up, and of requests that look for KV; the mean of the models", empty: ASK }),
+  refill: new Chart({ title: "Rows fetched ahead of requests", unit: "B", names: ["per second"], explain: "Into caches of embedding rows, after a start, a move of the boundary or a change of what is popular", empty: "Nothing had to be fetched." }),
   rows: new Chart({ title: "Rows of item tables per second", stacked: true, names: ["on the device", "fetched", "fetched ahead"], explain: "Rows that batches needed, and rows that were fetched while requests waited", empty: ASK }),
   evictions: new Chart({ title: "Evictions per second", stacked: true, names: ["user", "item", "prefix"], empty: "Nothing had to leave the caches." }),
   predictions: new Chart({ title: "Wrong predictions of return", unit: " %", names: ["wrong"], explain: "Off by more than a factor of two, of the predictions that were put to the test", empty: "No prediction was put to the test yet." }),
@@ -63,8 +65,11 @@ function show(now, old, seconds, time) {
   memory.embedding = sum(now, "grebe_embed_device_bytes");
   memory.free = Math.max(0, sum(now, "grebe_pool_bytes") - sum(now, "grebe_pool_used_bytes"));
   charts.memory.add(time, memory);
-  if (now.grebe_pool_boundary) charts.boundary.add(time, { "α": sum(now, "grebe_pool_boundary") / now.grebe_pool_boundary.length });
+  if (now.grebe_pool_boundary) charts.boundary.add(time, means(now, "grebe_pool_boundary", (l) => l.memory));
+  const hits = means(now, "grebe_pool_hit_ratio", (l) => `${l.side === "kv" ? "KV" : l.side}, ${l.memory}`);
+  charts.shared.add(time, Object.fromEntries(Object.entries(hits).map(([k, v]) => [k, 100 * v])));
   const grown = (name) => (sum(now, name) - sum(old, name)) / seconds;
+  charts.refill.add(time, { "per second": Math.max(0, grown("grebe_embed_refill_bytes_total")) });
   charts.rows.add(time, {
     "on the device": grown("grebe_embed_device_hits_total"),
     fetched: grown("grebe_embed_device_misses_total"),
@@ -129,7 +134,8 @@ async function read() {
   next(metrics, time);
   indexing(metrics);
   charts.rows.figure.hidden = !metrics.grebe_embed_device_bytes;
-  charts.boundary.figure.hidden = !metrics.grebe_pool_boundary;
+  charts.boundary.figure.hidden = charts.shared.figure.hidden = !metrics.grebe_pool_boundary;
+  charts.refill.figure.hidden = !metrics.grebe_embed_refill_bytes_total;
   charts.predictions.figure.hidden = !metrics.grebe_predictions_total;
 }
 

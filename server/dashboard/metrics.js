@@ -30,6 +30,14 @@ export function by(metrics, name, label, pass = () => true) {
   return out;
 }
 
+// means returns the means of a metric's values by what a function makes of their labels.
+export function means(metrics, name, key) {
+  const all = {};
+  for (const s of metrics[name] || []) (all[key(s.labels)] ||= []).push(s.value);
+  for (const [k, v] of Object.entries(all)) all[k] = v.reduce((a, b) => a + b) / v.length;
+  return all;
+}
+
 // rates divides what was counted between two readings by the seconds between them. A counter that went
 // back belongs to a server that was started again.
 export function rates(now, before, seconds) {
