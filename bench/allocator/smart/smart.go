@@ -37,7 +37,7 @@ func PolicySizes() []int { return []int{Features, 64, 128, len(Deltas)} }
 //go:embed policy.bin
 var policyFile []byte
 
-// Policy is the base policy. It chooses the change with the highest score.
+// Policy is the base policy. PPO trains it as a distribution of changes.
 type Policy struct{ net *net.Net }
 
 // TrainedPolicy returns the policy in policyFile.
@@ -55,12 +55,24 @@ func ReadPolicy(b []byte) (*Policy, error) {
 // Clone returns the same policy for another goroutine.
 func (p *Policy) Clone() *Policy { return &Policy{p.net.Clone()} }
 
-// Choose returns the change of the share.
+// Choose returns the change of the share: of Deltas the one nearest to the mean of the policy's distribution. Where the
+// share is right the distribution is about as much for more as for less. Its most likely change is still one of the
+// large ones there, so choosing that would go back and forth for ever.
 func (p *Policy) Choose(x *[Features]float64) float64 {
 	out := p.net.Forward(x[:])
-	best := 0
+	top := math.Inf(-1)
+	for _, v := range out {
+		top = max(top, v)
+	}
+	sum, mean := 0.0, 0.0
 	for i, v := range out {
-		if v > out[best] {
+		chance := math.Exp(v - top)
+		sum += chance
+		mean += chance * Deltas[i]
+	}
+	best := 0
+	for i := range Deltas {
+		if math.Abs(Deltas[i]-mean/sum) < math.Abs(Deltas[best]-mean/sum) {
 			best = i
 		}
 	}

@@ -16,7 +16,7 @@ func constant(t *testing.T, action int) *Policy {
 	n := net.New(rand.New(rand.NewPCG(1, 1)), 0, PolicySizes()...)
 	b := n.AppendBinary(nil)
 	at := len(b) - 4*(len(Deltas)-action)
-	copy(b[at:], []byte{0, 0, 0x80, 0x3F}) // 1.0
+	copy(b[at:], []byte{0, 0, 0xA0, 0x42}) // 80: all others are unlikely
 	p, err := ReadPolicy(b)
 	if err != nil {
 		t.Fatal(err)
@@ -96,6 +96,60 @@ func TestTrainedPolicy(t *testing.T) {
 		if v < 0 || v > 1 {
 			t.Errorf("feature %d is %v", i, v)
 		}
+	}
+}
+
+// The policy rests where nothing is to be gained: in a good part of all states it leaves the boundary where it is. Each
+// change is chosen somewhere.
+func TestThePolicyRests(t *testing.T) {
+	p, err := TrainedPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const states = 50_000
+	r, chosen := rand.New(rand.NewPCG(31, 41)), map[float64]int{}
+	var x [Features]float64
+	for range states {
+		for i := range x {
+			x[i] = r.Float64()
+		}
+		chosen[p.Choose(&x)]++
+	}
+	if chosen[0] < states/10 || len(chosen) < len(Deltas)-1 {
+		t.Errorf("of %d states it chose %v", states, chosen)
+	}
+}
+
+// Under traffic that does not change, the share goes where the policy wants neither more nor less, and stays.
+func TestThePolicyHolds(t *testing.T) {
+	p, err := TrainedPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(59, 26))
+	holds := 0
+	const traffics = 500
+	for range traffics {
+		o := alloc.Observation{State: alloc.State{Hot: r.Float64(), KVHit: r.Float64(), EmbHit: r.Float64(),
+			Events: 15000 * r.Float64(), Late: 0.02 * r.Float64(), Alpha: r.Float64(), P99: 30 * r.Float64()}}
+		s := New(p, Config{SLO: 30, NoAdapter: true})
+		for range 40 {
+			o.Alpha = s.Decide(&o).To
+		}
+		low, high := o.Alpha, o.Alpha
+		for range 40 {
+			o.Alpha = s.Decide(&o).To
+			low, high = min(low, o.Alpha), max(high, o.Alpha)
+		}
+		if high-low > 0.05 {
+			t.Errorf("%+v: the share goes between %.3f and %.3f", o.State, low, high)
+		}
+		if high-low < 1e-9 {
+			holds++
+		}
+	}
+	if holds < traffics*9/10 {
+		t.Errorf("it holds in %d of %d traffics", holds, traffics)
 	}
 }
 
