@@ -10,8 +10,10 @@ import "math"
 // or half of the pool), because the first steps towards a working set that does not fit save nothing.
 //
 // A move has a cost that the epoch does not show: the KV that is evicted might have served the next burst. So, if the
-// SLO is known, the boundary moves at full speed only if the share of hot users drifts or the node is busy. Otherwise
-// it moves slowly, and memory that a calm time does not need stays available for a burst.
+// SLO is known, the boundary moves at full speed only if the share of hot users changes or the node is busy. Otherwise
+// it moves slowly, and memory that a calm time does not need stays available for a burst. A share of hot users that
+// falls far is no burst, and is followed at once; one that rises is a burst until it has lasted for six epochs. Under
+// traffic that does not change, moves become shorter whenever their direction turns, so the boundary settles.
 //
 // A burst ends before epochs have moved the boundary, and its first seconds are the worst: the KV of new users is
 // computed and soon evicts the KV of earlier ones. So Glance gives memory to KV as fast as a burst can fill it, while
@@ -25,6 +27,8 @@ type Climb struct {
 	follows bool    // the share of hot users drifted, and there was no burst since
 	surge   int     // number of glances in a row with many hot users
 	lent    float64 // share that KV got in this burst and has not given back
+	stride  float64 // most that the share moves in an epoch, 0: not known; see pace
+	last    float64 // direction of the last change
 }
 
 const (
@@ -35,6 +39,9 @@ const (
 	climbCreep  = 0.002
 	climbRise   = 0.035 // most that embeddings get in an epoch when the share of hot users does not drift
 	largestMove = 0.06
+
+	strideGrows = 1.03 // growth of the largest change in an epoch, while the direction stays,
+	strideDrift = 1.25 // and when the share of hot users drifts
 )
 
 // Loads of the link or the GPU.
@@ -71,19 +78,57 @@ func (c *Climb) change(o *Observation) float64 {
 	if o.Requests == 0 {
 		return 0
 	}
+	was := c.course.out
 	away, ended := c.course.note(o.Hot, o.Requests)
+	if was && !away && !ended { // it lasted
+		c.stride, c.last, c.follows = largestMove, 0, true
+	}
+	if away && o.Hot < c.course.median() { // fewer hot users are no burst
+		c.course.restart(o.Hot)
+		c.emb, c.kv, c.stride, c.last, c.lent, c.follows = emb, kv, largestMove, 0, 0, true
+		return c.pace(climbGain * lean(emb, kv))
+	}
 	if away {
 		return c.unlend(o)
 	}
 	c.lent = 0
 	c.follows = c.follows && !ended || c.course.drifts()
+	paced := c.pace(change)
 	switch {
 	case c.follows:
-		return change
+		return paced
 	case o.load() > busyAt, c.course.known() && o.P99 > pressedAt*c.SLO:
-		return min(change, climbRise)
+		return min(paced, climbRise)
 	}
 	return change * climbCreep / climbGain
+}
+
+// pace bounds a change. At the right share noise decides about the direction, so the bound halves whenever the
+// direction turns. While the direction stays the bound grows, slowly unless the share of hot users drifts.
+func (c *Climb) pace(change float64) float64 {
+	direction := 0.0
+	switch {
+	case change > 0:
+		direction = 1
+	case change < 0:
+		direction = -1
+	}
+	switch {
+	case c.stride == 0:
+		c.stride = largestMove
+	case direction*c.last < 0:
+		c.stride = max(c.stride/2, climbCreep)
+	case direction*c.last > 0:
+		grows := strideGrows
+		if c.course.drifts() {
+			grows = strideDrift
+		}
+		c.stride = min(c.stride*grows, largestMove)
+	}
+	if direction != 0 {
+		c.last = direction
+	}
+	return min(max(change, -c.stride), c.stride)
 }
 
 // unlend takes back some of the share that KV got in a burst, when the load is low.

@@ -36,6 +36,12 @@ func (c *course) note(hot float64, requests int) (away, ended bool) {
 	return away, ended
 }
 
+// restart forgets all epochs but one with this share.
+func (c *course) restart(hot float64) {
+	*c = course{n: 1}
+	c.hot[0] = hot
+}
+
 // above reports whether a part of an epoch, with this number of requests, had a far larger share of hot users than the
 // last epochs.
 func (c *course) above(hot float64, requests int) bool {
