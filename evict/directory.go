@@ -18,7 +18,7 @@ type Directory struct {
 	slots    []uint32 // by row; it holds if the slot is open and has the row
 	rows     []uint32 // by slot
 	stamps   []Stamp  // by slot
-	filled   []uint8  // slots of a set that have rows
+	filled   []uint8  // slots of a set that have rows; freshSet: it is to be cleared before it is used
 	sets     []SlabSet
 }
 
@@ -36,16 +36,15 @@ func NewDirectory(rows, pages, pageRows int, mode Mode) *Directory {
 // Pages returns how many pages are open, and how many may be.
 func (d *Directory) Pages() (open, most int) { return d.open / d.pageRows, len(d.rows) / d.pageRows }
 
-// Open adds an empty page and returns its number; false when all are open.
+// Open adds an empty page and returns its number; false when all are open. Its sets are cleared when they are first
+// used, so that many pages open in little time.
 func (d *Directory) Open() (page int, ok bool) {
 	if d.open == len(d.rows) {
 		return 0, false
 	}
-	for slot := d.open; slot < d.open+d.pageRows; slot++ {
-		d.rows[slot] = NoRow
+	for set := d.open / SlabSlots; set < (d.open+d.pageRows)/SlabSlots; set++ {
+		d.filled[set] = freshSet
 	}
-	clear(d.sets[d.open/SlabSlots:][:d.pageRows/SlabSlots])
-	clear(d.filled[d.open/SlabSlots:][:d.pageRows/SlabSlots])
 	d.open += d.pageRows
 	return d.open/d.pageRows - 1, true
 }
@@ -63,7 +62,17 @@ func (d *Directory) Shut() (page int, ok bool) {
 // Slot returns the slot of a row.
 func (d *Directory) Slot(row uint32) (slot int, ok bool) {
 	slot = int(d.slots[row])
-	return slot, slot < d.open && d.rows[slot] == row
+	return slot, slot < d.open && d.rows[slot] == row && d.filled[slot/SlabSlots] != freshSet
+}
+
+// freshSet marks a set whose slots and victims are those of an earlier page.
+const freshSet = 255
+
+func (d *Directory) clear(home int) {
+	for slot := home * SlabSlots; slot < (home+1)*SlabSlots; slot++ {
+		d.rows[slot] = NoRow
+	}
+	d.sets[home], d.filled[home] = SlabSet{}, 0
 }
 
 // Use records a use of a row and reports whether it is cached.
@@ -91,6 +100,9 @@ func (d *Directory) Place(row uint32) (slot int, evicted uint32, ok bool) {
 	}
 	h := scatter(row)
 	home := d.homes.Home(h, d.open/SlabSlots)
+	if d.filled[home] == freshSet {
+		d.clear(home)
+	}
 	set := directorySet{d, home * SlabSlots}
 	at, m, ok := d.sets[home].Place(d.slab, h, d.now, d.mode, set)
 	if !ok {

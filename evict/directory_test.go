@@ -154,3 +154,29 @@ func BenchmarkDirectory(b *testing.B) {
 	}
 	b.ReportMetric(float64(misses)/float64(b.N), "misses/op")
 }
+
+// A page that is opened again has none of the rows that it had before.
+func TestReopenedPagesAreEmpty(t *testing.T) {
+	const rows = 4 * SlabSlots
+	d := NewDirectory(rows, 2, 2*SlabSlots, 2)
+	d.Open()
+	d.Open()
+	for round := range 3 {
+		for row := range uint32(rows) {
+			d.Place(row)
+		}
+		d.Shut()
+		d.Open()
+		cached := 0
+		for row := range uint32(rows) {
+			if slot, ok := d.Slot(row); ok {
+				if cached++; slot >= 2*SlabSlots {
+					t.Fatalf("round %d: row %d is in slot %d of a page that was opened again", round, row, slot)
+				}
+			}
+		}
+		if cached == 0 {
+			t.Fatal("no row is cached")
+		}
+	}
+}
