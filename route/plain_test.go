@@ -430,11 +430,15 @@ func (p *plain) joint(q *Request, now time.Duration) int {
 
 // means returns the exponential means of what requests so far, and this one, cost without KV and without rows.
 func (p *plain) means(q *Request) (kv, emb float64) {
-	user, up := int(q.Prompt.User), p.up()
+	user, up, cached := int(q.Prompt.User), p.up(), int32(0)
+	for n := range p.books {
+		cached = max(cached, p.prefix(n, q).Tokens)
+	}
 	for _, n := range up {
 		m := p.config.Nodes[n].Costs.Model
 		kv += (m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)) / float64(len(up))
-		emb += p.beats[n].RowMs * float64(q.UserRows+q.ItemRows) / float64(len(up))
+		rows := float64(q.UserRows)*(1-float64(cached)/float64(user)) + float64(q.ItemRows)
+		emb += p.beats[n].RowMs * rows / float64(len(up))
 	}
 	p.costs = append(p.costs, [2]float64{kv, emb})
 	kv, emb = p.costs[0][0], p.costs[0][1]

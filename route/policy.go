@@ -165,13 +165,18 @@ type misses struct{ kv, emb float64 }
 // measured is the part of a request in the mean costs.
 const measured = 1. / 64
 
-// measure takes a request's costs of misses, on the mean of the nodes that may be picked, into the weights.
+// measure takes a request's costs of misses, on the mean of the nodes that may be picked, into the weights. Rows of
+// events whose KV some node has are not read there.
 func (r *Router) measure(q *Request) {
-	user, now := int(q.Prompt.User), misses{}
+	user, now, longest := int(q.Prompt.User), misses{}, int32(0)
+	for i := range r.copies {
+		longest = max(longest, r.copies[i].Tokens)
+	}
+	rows := float64(q.UserRows)*(1-float64(longest)/float64(max(user, 1))) + float64(q.ItemRows)
 	for _, n := range r.up {
 		m := &r.config.Nodes[n].Costs.Model
 		now.kv += m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)
-		now.emb += r.members[n].rowMs * float64(q.UserRows+q.ItemRows)
+		now.emb += r.members[n].rowMs * rows
 	}
 	now.kv, now.emb = now.kv/float64(len(r.up)), now.emb/float64(len(r.up))
 	if r.misses == (misses{}) {

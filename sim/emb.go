@@ -107,6 +107,10 @@ func (n *node) look(c *call) time.Duration {
 	missed := len(e.misses)
 	e.looks.Count(e.keys, e.misses)
 	e.observe(n, c, len(e.read), len(e.read)-missed)
+	if c.counted {
+		n.f.result.looks += len(e.read)
+		n.f.result.found += len(e.read) - missed
+	}
 	bytes := int64(missed) * e.grain
 	c.rowsMiss = missed * e.rows
 	e.governor.Demand(now.Seconds(), bytes)

@@ -62,6 +62,8 @@ type Hits struct {
 	Once   float64 `json:"once"` // computed for another request at the same time
 	Total  float64 `json:"total"`
 	Users  float64 `json:"users"` // share of the requests that found KV of their user
+	// share of the embedding rows that requests read and that were cached; 0: the model reads none
+	Rows float64 `json:"rows,omitempty"`
 }
 
 // Orders are shares of the answered requests.
@@ -142,6 +144,8 @@ type recorder struct {
 	ended     int
 	within    int
 	users     int
+	looks     int // for grains of embedding rows
+	found     int
 	orders    [2]int
 	tokens    tokenCounts
 	recent    tokenCounts
@@ -293,6 +297,7 @@ func (r *recorder) finish(f *fleet, stopped bool) *Result {
 	out.Hits = Hits{
 		Device: r.tokens.share(plan.Device), Host: r.tokens.share(plan.Host), Peer: r.tokens.share(plan.Peer),
 		Once: float64(r.tokens.spared) / float64(max(r.tokens.total, 1)), Users: float64(r.users) / served,
+		Rows: float64(r.found) / float64(max(r.looks, 1)),
 	}
 	out.Hits.Total = out.Hits.Device + out.Hits.Host + out.Hits.Peer + out.Hits.Once
 	out.Orders = Orders{User: float64(r.orders[plan.UserFirst]) / served, Item: float64(r.orders[plan.ItemFirst]) / served}

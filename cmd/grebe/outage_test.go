@@ -61,27 +61,14 @@ type outages struct {
 	redis  *redisserver.Server
 	link   *link
 	server *running
-	rows   *embed.Redis // as somebody who writes rows reaches it
-	asked  []string     // requests
-	right  []string     // their answers
+	asked  []string // requests
+	right  []string // their answers
 }
 
 func newOutages(t *testing.T) *outages {
 	t.Helper()
-	s, err := redisserver.Start("--appendonly", "yes", "--appendfsync", "always")
-	if errors.Is(err, redisserver.ErrAbsent) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
+	s := startRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	o := &outages{redis: s, link: startLink(t, s.Addr)}
-	o.rows, err = embed.NewRedis(embed.RedisConfig{Addresses: []string{s.Addr}, Prefix: "items:", RowBytes: 4 * outageDim})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { o.rows.Close() })
 	if err := o.fill(); err != nil {
 		t.Fatal(err)
 	}
@@ -137,16 +124,37 @@ func (*outages) some(r *rand.Rand, n int) (ids []string) {
 }
 
 // fill writes all rows.
-func (o *outages) fill() error {
+func (o *outages) fill() error { return fillRows(o.redis.Addr, outageItems, outageDim) }
+
+// startRedis runs a redis-server until the end of the test.
+func startRedis(t *testing.T, args ...string) *redisserver.Server {
+	t.Helper()
+	s, err := redisserver.Start(args...)
+	if errors.Is(err, redisserver.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// fillRows writes the rows of a table called items.
+func fillRows(addr string, items, dim int) error {
 	r := rand.New(rand.NewPCG(6, 6))
-	keys, rows := make([]uint64, outageItems), make([]float32, outageItems*outageDim)
+	keys, rows := make([]uint64, items), make([]float32, items*dim)
 	for i := range keys {
 		keys[i] = uint64(i)
 	}
 	for i := range rows {
 		rows[i] = float32(r.NormFloat64()) / 6
 	}
-	return o.rows.Put(context.Background(), keys, embed.Bytes(rows))
+	store, err := embed.NewRedis(embed.RedisConfig{Addresses: []string{addr}, Prefix: "items:", RowBytes: 4 * dim})
+	if err != nil {
+		return err
+	}
+	return errors.Join(store.Put(context.Background(), keys, embed.Bytes(rows)), store.Close())
 }
 
 // outageAnswer is what a client got.

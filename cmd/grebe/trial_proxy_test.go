@@ -13,7 +13,8 @@ import (
 type link struct {
 	listener net.Listener
 	target   string
-	later    atomic.Int64 // nanoseconds that bytes to the target take longer
+	later    atomic.Int64 // nanoseconds that bytes from the target take longer
+	rate     atomic.Int64 // bytes from the target per second; 0: as fast as it can
 	run      sync.WaitGroup
 
 	mu     sync.Mutex
@@ -134,10 +135,18 @@ func (l *link) pass(to, from net.Conn, slow bool) {
 		}
 	})
 	defer close(pieces)
+	var free time.Time // when the bytes before have passed
 	for {
 		buf := make([]byte, 64<<10)
 		n, err := from.Read(buf)
 		due := time.Now()
+		if rate := l.rate.Load(); slow && rate > 0 {
+			if free.Before(due) {
+				free = due
+			}
+			free = free.Add(time.Duration(float64(n) / float64(rate) * float64(time.Second)))
+			due = free
+		}
 		if slow {
 			due = due.Add(time.Duration(l.later.Load()))
 		}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"grebe/model/hstu"
+	"grebe/model/hstu/hstutest"
+	"grebe/schedule"
+	"grebe/sim"
+)
+
+// Three nodes serve a model of events whose rows lie in Redis. A node has memory for half of the rows. Half of the
+// requests are of users who return, whose rows all nodes have: KV matters. The others are of new users, who come in
+// groups with rows of their own: rows matter. With emb-kv (HLM-5) more rows are cached than with kv-only, and more
+// tokens than with emb-only (HLM-6).
+//
+// The device and the link to Redis take given times and nothing of the processor. The log has what the simulator
+// predicts for the same requests: which groups gather on which node depends on the order of the first requests, and the
+// shares of rows with it. GREBE_TRIAL=full tries all policies.
+func TestTrialRows(t *testing.T) {
+	w := newRowsWorkload(t, long(1600, 600))
+	got := map[string]rowsResult{}
+	for _, p := range long([]string{"emb-kv", "predicted", "kv-only", "emb-only"}, []string{"emb-kv"}) {
+		want, is := w.simulate(t, p), w.serve(t, p)
+		t.Logf("%-9s: %v; the simulator predicts %v", p, is, want)
+		got[p] = is
+	}
+	both := got["emb-kv"]
+	if both.rows < .7 || both.kv < .25 {
+		t.Errorf("emb-kv: %v", both)
+	}
+	if kv, emb := got["kv-only"], got["emb-only"]; trialFull() && (both.rows <= kv.rows || both.kv <= emb.kv) {
+		t.Errorf("emb-kv: %v; kv-only: %v; emb-only: %v", both, kv, emb)
+	}
+}
+
+const (
+	rowsDim     = 64
+	rowsItems   = 8192
+	rowsUsers   = 120 // who return
+	rowsHot     = 256 // items of the users who return
+	rowsGroups  = 12  // of new users
+	rowsGroup   = 600 // items of a group
+	rowsEvents  = 200 // of a user at the beginning
+	rowsNew     = 3   // events of a user between two requests
+	rowsAsked   = 40  // candidates of a request
+	rowsRate    = 45  // requests per second
+	rowsCached  = 4096
+	rowsToken   = 4096                  // bytes of KV of a token, in two layers
+	rowsKV      = 150 * 300 * rowsToken // bytes of KV of a node
+	rowsLink    = 1.32e6                // bytes per second from Redis to a node
+	rowsOnWire  = 264                   // bytes of a row on its way: 0.2 ms
+	rowsFixed   = 4.                    // milliseconds of a batch
+	rowsCompute = .1                    // milliseconds of a token
+)
+
+// rowsRequest is a request of the workload.
+type rowsRequest struct {
+	at         time.Duration
+	user       int
+	events     int // of the user's history, from the first on
+	candidates []int32
+}
+
+// rowsWorkload is what both the cluster and the simulator get.
+type rowsWorkload struct {
+	histories [][]int32
+	list      []rowsRequest
+	warm      int // requests that are not counted
+	next      int // that the simulator reads
+	one       []int32
+}
+
+func newRowsWorkload(t *testing.T, n int) *rowsWorkload {
+	t.Helper()
+	r := rand.New(rand.NewPCG(11, 11))
+	w := &rowsWorkload{histories: make([][]int32, rowsUsers), warm: n / 2, one: slices.Repeat([]int32{1}, rowsAsked)}
+	at := 0.
+	for i := range n {
+		user, more := r.IntN(rowsUsers), rowsNew
+		first, items := 0, rowsHot
+		switch {
+		case i%2 == 1: // somebody new
+			user, more = len(w.histories), rowsEvents
+			first, items = rowsHot+r.IntN(rowsGroups)*rowsGroup, rowsGroup
+			w.histories = append(w.histories, nil)
+		case len(w.histories[user]) == 0:
+			more = rowsEvents
+		}
+		h := &w.histories[user]
+		for range more {
+			*h = append(*h, int32(first+r.IntN(items)))
+		}
+		q := rowsRequest{user: user, events: len(*h)}
+		for len(q.candidates) < rowsAsked {
+			if c := int32(first + r.IntN(items)); !slices.Contains(q.candidates, c) {
+				q.candidates = append(q.candidates, c)
+			}
+		}
+		at += (.5 + r.Float64()) / rowsRate
+		q.at = time.Duration(at * float64(time.Second))
+		w.list = append(w.list, q)
+	}
+	return w
+}
+
+// rowsResult is what a run showed after the warm-up.
+type rowsResult struct {
+	kv, rows      float64 // cached shares of tokens and of rows
+	p50, p90, p99 time.Duration
+	by            map[string]int // answers by node
+}
+
+func (r rowsResult) String() string {
+	return fmt.Sprintf("%.1f %% of tokens and %.1f %% of rows were cached, P50 %.1f, P90 %.1f, P99 %.1f ms %v", 100*r.kv,
+		100*r.rows, ms(r.p50), ms(r.p90), ms(r.p99), r.by)
+}
+
+// The workload is a stream of the simulator. A grain is a row.
+
+func (w *rowsWorkload) Grains() (count, rows int) { return rowsItems, 1 }
+
+func (w *rowsWorkload) Items() int { return rowsItems }
+
+func (w *rowsWorkload) ItemTokens(int32) int32 { return 1 }
+
+func (w *rowsWorkload) Next(r *sim.Request) bool {
+	if w.next == len(w.list) {
+		return false
+	}
+	q := &w.list[w.next]
+	w.next++
+	r.At, r.User, r.UserTokens = q.at, uint64(q.user), int32(q.events)
+	r.Items, r.ItemTokens = append(r.Items[:0], q.candidates...), append(r.ItemTokens[:0], w.one...)
+	return true
+}
+
+func (w *rowsWorkload) AppendGrains(dst []int32, r *sim.Request, cached int) []int32 {
+	from := len(dst)
+	dst = append(append(dst, w.histories[r.User][cached:r.UserTokens]...), r.Items...)
+	slices.Sort(dst[from:])
+	return dst[:from+len(slices.Compact(dst[from:]))]
+}
+
+// simulate plays the workload on the simulator.
+func (w *rowsWorkload) simulate(t *testing.T, policy string) (out rowsResult) {
+	t.Helper()
+	model := schedule.PrefillModel{Fixed: rowsFixed, Row: rowsCompute}
+	model.Quality.Largest = schedule.Sample{Rows: 400, Keys: 400, Requests: 1}
+	rows := int64(rowsCached * 4 * rowsDim)
+	profile, err := json.Marshal(sim.Profile{Name: "rows", Source: "TestTrialRows", Prefill: model,
+		KVTokenBytes: rowsToken, DeviceBytes: rowsKV + rows, RowBytes: 4 * rowsDim,
+		RowLink: rowsLink * 4 * rowsDim / rowsOnWire})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rows.json")
+	if err := os.WriteFile(file, profile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := sim.Default()
+	s.Requests, s.Warmup.Duration = len(w.list), w.list[w.warm].at
+	s.SLO.Duration, s.Deadline.Duration = 100*time.Millisecond, time.Minute
+	s.Prompt.Policy, s.Prompt.Question = "user", 0
+	s.Load.Rate, s.Fleet.Nodes, s.Fleet.Profile = rowsRate, 3, file
+	s.Users.Count, s.Users.Tokens.Mean, s.Items.Count, s.Items.Tokens.Mean = rowsUsers, rowsEvents, rowsItems, 1
+	s.Items.Candidates = rowsAsked
+	s.Cache.Policy = "lru"
+	s.Embeddings.Share, s.Embeddings.Controller = float64(rows)/float64(rowsKV+rows), "static"
+	s.Route.Policy, s.Route.Inside = policy, true
+	if policy == "emb-kv" {
+		s.Route.Policy = "joint"
+	}
+	s.Route.MissKV, s.Route.MissEMB, s.Route.MissLoad = 0, 0, 0
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	w.next = 0
+	r, err := sim.Run(t.Context(), s, sim.Options{Stream: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Answered != r.Requests {
+		t.Fatalf("the simulator answers %d of %d requests", r.Answered, r.Requests)
+	}
+	of := func(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+	out = rowsResult{kv: r.Hits.Total, rows: r.Hits.Rows, p50: of(r.Latency.P50), p90: of(r.Latency.P90),
+		p99: of(r.Latency.P99), by: map[string]int{}}
+	for i := range r.Nodes {
+		out.by[fmt.Sprint("n", i+1)] = r.Nodes[i].Requests
+	}
+	return out
+}
+
+// serve sends the workload to a cluster.
+func (w *rowsWorkload) serve(t *testing.T, policy string) (out rowsResult) {
+	t.Helper()
+	redis := startRedis(t)
+	if err := fillRows(redis.Addr, rowsItems, rowsDim); err != nil {
+		t.Fatal(err)
+	}
+	model := t.TempDir()
+	if err := hstutest.Write(model, hstutest.Spec{Hidden: rowsDim, Layers: 2, Heads: 2, HeadDim: rowsToken / 32,
+		Items: rowsItems, MaxSeqLen: 1024, Change: func(c *hstu.Config) { c.Retrieval = false }}); err != nil {
+		t.Fatal(err)
+	}
+	c := prepareTrial(t, 3, "cluster.routing="+policy, "cluster.fetch=off", "cache.boundary=fixed", "cache.policy=lru",
+		fmt.Sprint("cache.host_memory=", rowsKV), fmt.Sprintf("device=none:%gms+%gus", rowsFixed, 1e3*rowsCompute))
+	for _, m := range c.nodes {
+		l := startLink(t, redis.Addr)
+		l.rate.Store(int64(rowsLink))
+		m.config = filepath.Join(t.TempDir(), "grebe.yaml")
+		if err := os.WriteFile(m.config, fmt.Appendf(nil, `
+tables: [{name: items, store: redis, addresses: [%q], prefix: "items:", dim: %d, cache: %d, timeout_ms: 1000}]
+models: [{name: events, path: %s, item_table: items}]
+`, l.addr(), rowsDim, rowsCached*4*rowsDim, model), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.startAll()
+	samples := make([]sample, len(w.list))
+	var asked sync.WaitGroup
+	entries, start := rand.New(rand.NewPCG(12, 12)), time.Now()
+	var before [2]float64
+	for i := range w.list {
+		if i == w.warm {
+			asked.Wait()
+			before = c.lookups()
+			start = time.Now().Add(-w.list[i].at)
+		}
+		q, entry := w.question(i), c.nodes[entries.IntN(3)].listen
+		time.Sleep(time.Until(start.Add(w.list[i].at)))
+		asked.Go(func() {
+			began := time.Now()
+			a, err := q.ask(entry)
+			if err != nil {
+				t.Error(err)
+			}
+			samples[i] = sample{began, time.Since(began), a.Node, a.Usage.Prompt, a.Usage.Cached, q}
+		})
+	}
+	asked.Wait()
+	after := c.lookups()
+	c.running()
+	counted := samples[w.warm:]
+	out = rowsResult{kv: reused(counted), p50: quantile(counted, .5), p90: quantile(counted, .9),
+		p99: quantile(counted, .99), by: map[string]int{}}
+	out.rows = (after[0] - before[0]) / max(1, after[0]-before[0]+after[1]-before[1])
+	for i := range samples {
+		out.by[samples[i].node]++
+	}
+	for _, m := range c.nodes {
+		c.end(m, syscall.SIGKILL)
+	}
+	return out
+}
+
+func (w *rowsWorkload) question(i int) *question {
+	q := &w.list[i]
+	name := func(item int32) string { return fmt.Sprint("i", item) }
+	history := make([]string, q.events)
+	for k, item := range w.histories[q.user][:q.events] {
+		history[k] = name(item)
+	}
+	candidates := make([]map[string]any, len(q.candidates))
+	for k, item := range q.candidates {
+		candidates[k] = map[string]any{"id": name(item)}
+	}
+	return newTurn(0, map[string]any{"user": map[string]any{"id": fmt.Sprint("u", q.user), "history": history},
+		"candidates": candidates}).question
+}
+
+// lookups returns how many rows the nodes found in their caches, and how many they fetched.
+func (c *trial) lookups() (out [2]float64) {
+	c.Helper()
+	for _, m := range c.nodes {
+		resp, err := http.Get("http://" + m.admin + "/metrics")
+		if err != nil {
+			c.Fatal(err)
+		}
+		data, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			c.Fatal(err)
+		}
+		for i, name := range []string{"grebe_embed_hits_total", "grebe_embed_misses_total"} {
+			_, value, ok := strings.Cut(string(data), name+`{table="items"} `)
+			value, _, _ = strings.Cut(value, "\n")
+			n, err := strconv.ParseFloat(value, 64)
+			if !ok || err != nil {
+				c.Fatalf("%s has no %s: %v", m.id, name, err)
+			}
+			out[i] += n
+		}
+	}
+	return out
+}
