@@ -21,7 +21,8 @@ func TestFirstsArePrepared(t *testing.T) {
 		HeadDim: 64, Inter: 256}
 	t.Cleanup(func() { delete(shapes, "two-layers") })
 	dir := t.TempDir()
-	if _, err := Make(dir, Files{Shape: "two-layers", Items: 20_000, Codes: 512, Users: 20, Memory: "256MiB"}); err != nil {
+	f := Files{Shape: "two-layers", Items: 20_000, Codes: 512, Users: 20, Memory: "256MiB"}
+	if _, err := Make(dir, f); err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex

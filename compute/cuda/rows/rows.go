@@ -368,8 +368,8 @@ func (r *Cache) Find(s *driver.Stream, j *Jobs) error {
 }
 
 // FetchFound copies the rows that Find listed from a table that lies in pinned memory, row after row. If the table is
-// much larger than 128 MiB, the translation of addresses limits it: rows take as long as rows of 512 bytes. Fetch, whose
-// rows lie one behind the other, reads rows of 256 bytes at 0.86 of PCIe's rate.
+// much larger than 128 MiB, the translation of addresses limits it: rows take as long as rows of 512 bytes. Fetch reads
+// rows that lie one behind the other: those of 256 bytes at 0.86 of PCIe's rate.
 func (r *Cache) FetchFound(s *driver.Stream, table int, from driver.Ptr) error {
 	t := &r.tables[table]
 	r.args.Reset().Ptr(r.specs).Ptr(r.stages).Int(table).Ptr(from).Int(t.RowBytes).Int(1).Int(-1)
