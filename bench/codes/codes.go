@@ -3,12 +3,17 @@
 package codes
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	"grebe/app/codebook"
@@ -21,8 +26,9 @@ type Options struct {
 	Items, Dims int
 	Sizes       []int
 	Balance     float64
-	Threads     int  // 0: all cores
-	Reference   bool // run the plain k-means too
+	Threads     int    // 0: all cores
+	Reference   bool   // run the plain k-means too
+	Write       string // file, .npy, for the rows, instead of all else
 	JSON        bool
 }
 
@@ -56,6 +62,9 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Found, error) {
 	defer m.Free()
 	f := &Found{Items: o.Items, Dims: o.Dims, Sizes: o.Sizes, Threads: o.Threads}
 	rows := Rows(m, o.Items, o.Dims)
+	if o.Write != "" {
+		return nil, write(o.Write, rows, o.Dims)
+	}
 	spread := codes.Spread(rows, o.Dims)
 	start := time.Now()
 	book, paths, err := codes.Train(m, rows, o.Dims, codes.Options{
@@ -115,6 +124,27 @@ func (f *Found) print(w io.Writer) error {
 	fmt.Fprintf(t, "error\t%.5f of the variance, %.5f after collisions\n", f.Error, f.Resolved)
 	fmt.Fprintf(t, "largest codes\t%v items of a mean of %d\n", f.Largest, f.Items/max(1, f.Sizes[0]))
 	return t.Flush()
+}
+
+// write writes rows as NumPy does.
+func write(name string, rows []float32, dims int) (err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	const lead = 10 // bytes before the description, which ends at a multiple of 64
+	what := fmt.Sprintf("{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }", len(rows)/dims, dims)
+	what += strings.Repeat(" ", 63-(lead+len(what))%64) + "\n"
+	head := append([]byte("\x93NUMPY\x01\x00"), byte(len(what)), byte(len(what)>>8))
+	w := bufio.NewWriterSize(f, 1<<20)
+	if _, err := w.Write(append(head, what...)); err != nil {
+		return err
+	}
+	if err := binary.Write(w, binary.LittleEndian, rows); err != nil {
+		return err
+	}
+	return w.Flush()
 }
 
 // Rows returns embeddings as catalogs have them: groups of groups of different popularity, with noise.

@@ -28,6 +28,7 @@ type Options struct {
 	Items  int    // items of each file; at least 1
 	Events int    // events; 0: none
 	Only   string // csv or parquet; "": both
+	Once   bool   // without the dry run
 	Dir    string // where files and catalogs are made; "": the folder for temporary files
 	JSON   bool
 }
@@ -86,6 +87,9 @@ func Run(w *cli.World, o Options) error {
 			return err
 		}
 		for _, dry := range []bool{true, false} {
+			if dry && o.Once {
+				continue
+			}
 			row, err := measure(w.Ctx, path, f.n, dry, filepath.Join(dir, fmt.Sprint(f.name, dry)))
 			if err != nil {
 				return err

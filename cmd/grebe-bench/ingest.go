@@ -9,6 +9,7 @@ type ingestCmd struct {
 	Items  int    `default:"300000" want:"at least 1 and at most 100000000" placeholder:"N"`
 	Events int    `default:"300000" want:"at least 0 and at most 100000000" placeholder:"N"`
 	Only   string `want:"one of csv, parquet" help:"Format of the files; default both." placeholder:"FORMAT"`
+	Once   bool   `help:"Import durably only, without the dry run."`
 	Dir    string `type:"path" placeholder:"DIR"`
 	JSON   bool   `name:"json" help:"Print JSON."`
 }
@@ -32,7 +33,7 @@ Examples:
 }
 
 func (c *ingestCmd) Run(w *cli.World) error {
-	o := ingest.Options{Items: c.Items, Events: c.Events, Only: c.Only, Dir: c.Dir, JSON: c.JSON}
+	o := ingest.Options{Items: c.Items, Events: c.Events, Only: c.Only, Once: c.Once, Dir: c.Dir, JSON: c.JSON}
 	if err := o.Validate(); err != nil {
 		return cli.Usage(err)
 	}
