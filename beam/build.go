@@ -230,7 +230,7 @@ func (ix *Index) cover() {
 
 // spanned reports whether the nodes of a level are few enough for a table of their positions, which
 // then costs next to nothing.
-func (ix *Index) spanned(l int) bool { return ix.Nodes(l) <= len(ix.items)/16 }
+func (ix *Index) spanned(l int) bool { return ix.Nodes(l) <= len(ix.items)/8 }
 
 // span tabulates the positions below the nodes of a level, where they are few.
 func (ix *Index) span(l int) {
