@@ -35,6 +35,10 @@ func (s *Changes) Forget(id string) {
 // Len returns the number of items.
 func (s *Changes) Len() int { return s.items.n }
 
+// Free gives the memory back at once, which the garbage collector does late, since it does not see how much it is. The
+// changes MUST NOT be used afterwards.
+func (s *Changes) Free() { s.items.release() }
+
 // All visits the changes in the order of their versions. An item MUST NOT be kept: it is valid until the next one
 // comes. Of a deleted one only the id is there.
 func (s *Changes) All() iter.Seq2[Entry, bool] {

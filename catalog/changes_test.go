@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 
+	"grebe/internal/offheap"
 	"grebe/prompt"
 )
 
@@ -52,5 +54,18 @@ func TestChangesAgainstMap(t *testing.T) {
 	}
 	for range s.All() {
 		break
+	}
+}
+
+// The memory of many changes is outside the heap, and is given back when they are freed.
+func TestChangesAreFreed(t *testing.T) {
+	before := offheap.Mapped()
+	s := NewChanges()
+	s.Add(Change{ID: "large", NewItem: &prompt.Item{ID: "large", Text: strings.Repeat("x", 8<<20)}})
+	if offheap.Mapped() < before+8<<20 {
+		t.Error("a large item is on the heap")
+	}
+	if s.Free(); offheap.Mapped() > before {
+		t.Errorf("%d bytes are still mapped", offheap.Mapped()-before)
 	}
 }

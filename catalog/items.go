@@ -60,6 +60,8 @@ type block struct {
 	used  int
 	dead  int  // bytes of records that were replaced or removed
 	full  bool // of garbage: it is listed in sparse
+
+	memory *offheap.Block // of bytes; nil: the Go heap has them
 }
 
 // itemEntry is an item as a record. It never changes.
@@ -77,6 +79,19 @@ func newItems() *items {
 		}
 	}, s.shards)
 	return s
+}
+
+// release gives memory outside the heap back now. Nobody may use the items afterwards.
+func (s *items) release() {
+	for _, b := range s.blocks {
+		if b != nil && b.memory != nil {
+			b.memory.Free()
+		}
+	}
+	for i := range s.shards {
+		s.shards[i].free()
+	}
+	s.shards, s.blocks, s.n = nil, nil, 0
 }
 
 // size returns the bytes of memory that an item takes.
@@ -293,7 +308,7 @@ func newBlock(size int) *block {
 	if err != nil { // out of address space: the heap says so
 		return &block{bytes: make([]byte, size)}
 	}
-	b := &block{bytes: m.Bytes}
+	b := &block{bytes: m.Bytes, memory: m}
 	runtime.AddCleanup(b, (*offheap.Block).Free, m)
 	return b
 }

@@ -339,6 +339,7 @@ func (k *Keeper) Renew() {
 	for _, d := range k.take() {
 		var err error
 		v, err = k.history.Apply(d)
+		d.Changes.Free()
 		_ = k.storing.Note(err, "version", v.Number)
 	}
 	for _, t := range k.following() {
