@@ -45,7 +45,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		"seconds", human.Seconds(time.Since(start)))
 	report := m.memory.reports(weights.Shape(), d)
 	runner := serve.Runner(d)
-	if m.memory.rows != nil {
+	if m.memory.rows != nil || len(m.memory.tables) > 0 {
 		runner = prefetching{d, weights}
 	}
 	if divider := m.memory.deviceDivider; divider != nil {
@@ -96,6 +96,9 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		}
 	}
 	if err := m.memory.cacheRows(cfg, mc, weights); err != nil {
+		return nil, err
+	}
+	if err := m.memory.cacheTables(cfg, mc, weights); err != nil {
 		return nil, err
 	}
 	if err := m.memory.divideDevice(cfg, mc); err != nil {

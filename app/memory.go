@@ -34,7 +34,11 @@ type Memory struct {
 	entries *reuse.Shared
 	shared  *shared     // with rows of a table; nil: it holds only KV
 	rows    *deviceRows // on pages of its device's memory; nil: none
-	lowers  bool        // KV that leaves the device's memory goes to the host's
+
+	tables      map[string]*deviceRows // of other tables, by their names in the model
+	deviceTotal int64                  // bytes of device_memory, of which these have their parts
+
+	lowers  bool // KV that leaves the device's memory goes to the host's
 	closers closers
 	// deviceDivider divides the device's memory between KV and rows; nil: the boundary does not move.
 	deviceDivider *divide.Divider
@@ -219,7 +223,8 @@ func (m *Memory) deviceBytes(cfg *config.Config, mc *config.Model, at compute.Me
 	}
 	m.app.log.Info("memory of the device", "model", mc.Name, "kv", human.Bytes(bytes), "free", human.Bytes(free),
 		"free_at_start", human.Bytes(start), "total", human.Bytes(total))
-	return bytes, nil
+	m.deviceTotal = bytes
+	return besideTables(mc, bytes)
 }
 
 // openPool allocates memory for KV, whose size a key of the configuration gives. It returns nil if bytes is 0.
@@ -329,6 +334,9 @@ func describeEight(config []byte, d compute.Device) string {
 func describeTable(cfg *config.Config, as, name string) string {
 	for i := range cfg.Tables {
 		if t := &cfg.Tables[i]; name != "" && t.Name == name {
+			if t.Format == "bf16" { // others as before there was a choice, so that their KV stays in use
+				as = t.Format + " " + as
+			}
 			return fmt.Sprintf("\n%s %q %q %q %q %q %d %v", as, t.Name, t.Store, t.File, t.Addresses, t.Prefix, t.Dim,
 				t.Default)
 		}

@@ -60,8 +60,11 @@ func (r *deviceRows) lacks(table string, items int) string {
 func (m *Memory) cacheRows(cfg *config.Config, mc *config.Model, weights *hstu.Model) error {
 	memory := m.app.device.Memory()
 	item := weights.Config().ItemTable
-	if mc.DeviceRows.IsZero() || !cfg.Holds() || memory.Host() == memory || !weights.Caches(item) {
+	if mc.DeviceRows.IsZero() || !cfg.Holds() || memory.Host() == memory {
 		return nil
+	}
+	if !weights.Caches(item) {
+		return errors.New("device_rows: the model's rows go into an MLP on the host: leave it out")
 	}
 	if m.rows == nil {
 		if err := m.openRows(cfg, mc, weights, memory); err != nil {
@@ -95,7 +98,7 @@ func (m *Memory) openRows(cfg *config.Config, mc *config.Model, weights *hstu.Mo
 		return err
 	}
 	held := &rowPages{cache: cache, pool: pages, rowBytes: rowBytes, most: int(most / int64(cache.PageBytes()))}
-	stop := m.app.tables.Table(mc.ItemTable).Listen(func(keys []uint64) { cache.Changed(itemsOf(keys)) })
+	stop := m.app.tables.Table(mc.ItemTable).Listen(func(keys []uint64) { cache.Changed(hstu.RowsOf(keys)) })
 	m.rows = &deviceRows{cache, mc.ItemTable, items, held}
 	m.app.rows.add(m.rows)
 	m.closers.add(func() error {
@@ -130,20 +133,6 @@ func (m *Memory) pagesOfRows(cfg *config.Config, mc *config.Model, memory comput
 	}
 	m.closers.add(p.Close)
 	return p, nil
-}
-
-// itemsOf returns the items whose rows have these keys; nil for nil, which means all.
-func itemsOf(keys []uint64) []int32 {
-	if keys == nil {
-		return nil
-	}
-	items := make([]int32, 0, len(keys))
-	for _, k := range keys {
-		if k < 1<<31 {
-			items = append(items, int32(k))
-		}
-	}
-	return items
 }
 
 // prefetching runs jobs of a model of events and has rows fetched to the device for those that wait for others.

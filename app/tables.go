@@ -65,7 +65,7 @@ func TableSpecs(cfg *config.Config) []embed.Spec {
 		t := &cfg.Tables[i]
 		spec := embed.Spec{
 			Name: t.Name, Store: t.Store, File: t.File, Addresses: t.Addresses, Username: t.Username, Prefix: t.Prefix,
-			Dim:   t.Dim,
+			Dim: t.Dim, Format: t.Format,
 			Cache: t.Cache.Bytes, Policy: t.Policy, Timeout: time.Duration(t.TimeoutMillis) * time.Millisecond,
 		}
 		if t.Store == "file" || inModels[t.Name] != nil { // the file is mapped, or a model's memory holds the rows

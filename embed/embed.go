@@ -39,6 +39,7 @@ import (
 
 // TableConfig says how a table is read.
 type TableConfig struct {
+	BF16    bool          // numbers of rows are bf16; float32
 	Default []byte        // row for keys that are not in the store, and in an outage; zeros when nil
 	Timeout time.Duration // deadline of a round trip to the store; 100 ms
 }
@@ -49,8 +50,10 @@ type Table struct {
 	memory  *Memory // the store, where it is in memory
 	cache   *Cache  // nil: none
 	def     []byte
+	bf16    bool
 	timeout time.Duration
 	scratch sync.Pool
+	narrow  sync.Pool // of *[]byte: rows in bf16
 	stripes atomic.Int32
 
 	watchers  watchers
@@ -84,7 +87,7 @@ func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 100 * time.Millisecond
 	}
-	t := &Table{store: s, cache: c, def: cfg.Default, timeout: cfg.Timeout}
+	t := &Table{store: s, cache: c, def: cfg.Default, bf16: cfg.BF16, timeout: cfg.Timeout}
 	t.memory, _ = s.(*Memory)
 	if w, ok := s.(watched); ok && c != nil {
 		w.Watch(c.changed)
@@ -106,8 +109,13 @@ func (t *Table) Stats() TableStats {
 // RowBytes returns the size of a row.
 func (t *Table) RowBytes() int { return t.store.RowBytes() }
 
-// Dim returns how many float32 a row has.
-func (t *Table) Dim() int { return t.store.RowBytes() / 4 }
+// Dim returns how many numbers a row has.
+func (t *Table) Dim() int {
+	if t.bf16 {
+		return t.store.RowBytes() / 2
+	}
+	return t.store.RowBytes() / 4
+}
 
 // Cache returns the table's cache, nil when it has none.
 func (t *Table) Cache() *Cache { return t.cache }

@@ -1,9 +1,6 @@
 package embed
 
-import (
-	"context"
-	"sync"
-)
+import "sync"
 
 // listeners are told of rows that change.
 type listeners struct {
@@ -49,13 +46,4 @@ func (t *Table) changed(keys []uint64) {
 	for _, f := range l.heard {
 		f(keys)
 	}
-}
-
-// GatherKnown is Gather for callers that keep rows. known[i] says whether out has keys[i]'s own row. The default row
-// that replaces a missing one MUST NOT be kept.
-func (t *Table) GatherKnown(ctx context.Context, keys []uint64, out []byte, known []bool) Gathered {
-	for i := range known {
-		known[i] = true
-	}
-	return t.gather(ctx, keys, out, known)
 }

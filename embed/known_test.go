@@ -29,14 +29,14 @@ func TestGatherKnown(t *testing.T) {
 		"far": nearTable(t, far{store}, rows/3, "", nil), "without a cache": bare} {
 		r := rand.New(rand.NewPCG(1, 2))
 		for _, n := range []int{1, 64, 5000, 5000} { // 5000 are looked up by several threads
-			keys, out, want := make([]uint64, n), make([]byte, n*testRow), make([]byte, n*testRow)
+			keys, out, want := make([]uint64, n), make([]float32, n*testRow/4), make([]byte, n*testRow)
 			known := make([]bool, n)
 			for i := range keys {
 				keys[i] = r.Uint64N(rows + 50)
 			}
-			a := table.GatherKnown(t.Context(), keys, out, known)
+			a := table.GatherFloats(t.Context(), keys, out, known)
 			b := table.Gather(t.Context(), keys, want)
-			if !bytes.Equal(out, want) || a.Default != b.Default {
+			if !bytes.Equal(Bytes(out), want) || a.Default != b.Default {
 				t.Errorf("%s, %d keys: not what Gather returns", name, n)
 			}
 			for i, k := range keys {

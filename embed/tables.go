@@ -13,7 +13,7 @@ import (
 	"grebe/pool"
 )
 
-// Spec names a table and says where it is. Rows are float32, little-endian.
+// Spec names a table and says where it is. Rows are float32 or bf16, little-endian.
 type Spec struct {
 	Name      string
 	Store     string   // pebble: in the folder of all such tables; file: a mapped file of rows; redis
@@ -23,6 +23,7 @@ type Spec struct {
 	Password  string
 	Prefix    string // of the table's keys in Redis; "grebe:" and the name when empty
 	Dim       int    // numbers of a row
+	Format    string // of these: F32 or BF16; F32 when empty
 	Cache     int64  // bytes of cached rows, 0: none
 	Policy    string // of eviction; the default when empty
 	Default   []float32
@@ -36,8 +37,10 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("embed: table %q: want a name of 1 to 255 bytes without slash or space", s.Name)
 	case s.Dim < 1 || s.Dim > 1<<18:
 		return fmt.Errorf("embed: table %s: rows of %d numbers: want 1 to %d", s.Name, s.Dim, 1<<18)
-	case s.Cache > 0 && s.Dim%2 != 0:
-		return fmt.Errorf("embed: table %s: a cache wants rows of an even number of numbers, not %d", s.Name, s.Dim)
+	case !slices.Contains([]string{"", F32, BF16}, s.Format):
+		return fmt.Errorf("embed: table %s: no format %q: want %s or %s", s.Name, s.Format, F32, BF16)
+	case s.Cache > 0 && s.rowBytes()%8 != 0:
+		return fmt.Errorf("embed: table %s: a cache wants rows of a multiple of 8 bytes, not %d", s.Name, s.rowBytes())
 	case s.Default != nil && len(s.Default) != s.Dim:
 		return fmt.Errorf("embed: table %s: a default row of %d numbers, want %d", s.Name, len(s.Default), s.Dim)
 	case s.Store == "file" && s.File == "":
@@ -49,6 +52,15 @@ func (s *Spec) Validate() error {
 	}
 	return nil
 }
+
+func (s *Spec) defaultRow() []byte {
+	if s.Format == BF16 && s.Default != nil {
+		return narrowed(s.Default)
+	}
+	return Bytes(s.Default)
+}
+
+func (s *Spec) rowBytes() int { return s.Dim * numberBytes(s.Format) }
 
 // Tables are the tables of a process, by name. The caller MUST Close them.
 type Tables struct {
@@ -87,14 +99,15 @@ func (t *Tables) open(dir string, s *Spec) error {
 		}
 	}
 	t.closers = append(t.closers, store.Close) // before the cache, which it tells of changes
-	t.byName[s.Name], err = NewTable(store, cache, TableConfig{Default: Bytes(s.Default), Timeout: s.Timeout})
+	t.byName[s.Name], err = NewTable(store, cache, TableConfig{BF16: s.Format == BF16,
+		Default: s.defaultRow(), Timeout: s.Timeout})
 	return err
 }
 
 func (t *Tables) store(dir string, s *Spec) (Store, error) {
 	switch s.Store {
 	case "file":
-		m, err := OpenFile(s.File, 4*s.Dim)
+		m, err := OpenFile(s.File, s.rowBytes())
 		if err == nil {
 			t.files[s.Name] = m
 		}
@@ -105,7 +118,7 @@ func (t *Tables) store(dir string, s *Spec) (Store, error) {
 			prefix = "grebe:" + s.Name + ":"
 		}
 		return NewRedis(RedisConfig{Addresses: s.Addresses, Username: s.Username, Password: s.Password, Prefix: prefix,
-			RowBytes: 4 * s.Dim})
+			RowBytes: s.rowBytes()})
 	}
 	if t.folder == nil {
 		f, err := OpenFolder(dir)
@@ -115,22 +128,22 @@ func (t *Tables) store(dir string, s *Spec) (Store, error) {
 		t.folder = f
 		t.closers = append(t.closers, f.Close)
 	}
-	return t.folder.Table(s.Name, 4*s.Dim)
+	return t.folder.Table(s.Name, s.rowBytes())
 }
 
 // cache takes memory of its own for a table: pages of a set's size.
 func (t *Tables) cache(s *Spec) (*Cache, error) {
-	rows := max(1, int(s.Cache)/(4*s.Dim))
+	rows := max(1, int(s.Cache)/s.rowBytes())
 	page := 4096
-	for page < setSlots*4*s.Dim {
+	for page < setSlots*s.rowBytes() {
 		page *= 2
 	}
 	sets := (rows + setSlots - 1) / setSlots
-	p, err := pool.New(int64(sets+page/(setSlots*4*s.Dim))*int64(page), page)
+	p, err := pool.New(int64(sets+page/(setSlots*s.rowBytes()))*int64(page), page)
 	if err != nil {
 		return nil, err
 	}
-	c, err := NewCache(p, Config{Rows: rows, RowBytes: 4 * s.Dim, Policy: s.Policy})
+	c, err := NewCache(p, Config{Rows: rows, RowBytes: s.rowBytes(), Policy: s.Policy})
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

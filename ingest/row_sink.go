@@ -44,7 +44,7 @@ func newLocalRows(ctx context.Context, cfg *config.Config, specs []embed.Spec, n
 func (l *localRows) dim() int { return l.table.Dim() }
 
 func (l *localRows) put(keys []uint64, rows []float32) error {
-	return l.table.Put(l.ctx, keys, embed.Bytes(rows))
+	return l.table.PutFloats(l.ctx, keys, rows)
 }
 
 func (l *localRows) close() error { return errors.Join(l.tables.Sync(), l.tables.Close()) }

@@ -324,16 +324,19 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 	r.note = noteOf(m, h)
 	err = e.predict(s, w.call, r, rows, features, h.at.Query)
 	if m.Incomplete() != doubts { // in this request's batch, or in a concurrent one
-		r.notes = append(r.notes, "rows of the model's tables could not be read: default rows were used in their place")
+		r.notes = append(r.notes, noteDefault)
 	}
 	if m.Missing() != missing {
-		r.notes = append(r.notes, "the model's item table has no rows for some items: default rows were used in their place")
+		r.notes = append(r.notes, "the model's tables have no rows for some ids: default rows were used in their place")
 	}
 	if err == nil {
 		e.served(w.call, user.Id, h, r)
 	}
 	return items, r, err
 }
+
+// noteDefault says that a store of a model's tables failed.
+const noteDefault = "rows of the model's tables could not be read: default rows were used in their place"
 
 // Served describes an answered request of a model of events.
 type Served struct {
@@ -424,6 +427,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if h.events == 0 {
 		return nil, Errorf(Unprocessable, "user", "has no events of items that model %q knows", c.model.Name)
 	}
+	doubts := m.Incomplete()
 	r, err := e.last(ctx, s, c, user.Id, h)
 	if err != nil {
 		return nil, err
@@ -464,6 +468,13 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 			"items", broken)
 	}
 	resp.Usage.Note = noteOf(m, h)
+	if m.Incomplete() != doubts {
+		resp.Notes = append(resp.Notes, noteDefault)
+	}
+	if m.Stale() {
+		resp.Notes = append(resp.Notes, "items were found by older rows of their table: it is being read again, or its "+
+			"store does not answer")
+	}
 	for _, f := range found {
 		if err := checkLogits([]float32{f.Score}, 1); err != nil {
 			return nil, s.explain(c, err)

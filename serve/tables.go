@@ -59,7 +59,7 @@ func (t Table) Rows(ctx context.Context, asked []string) ([]byte, error) {
 	}
 	dim := t.Dim()
 	rows := make([]float32, len(keys)*dim)
-	if g := t.Gather(ctx, keys, embed.Bytes(rows)); g.Err != nil {
+	if g := t.GatherFloats(ctx, keys, rows, nil); g.Err != nil {
 		return nil, Errorf(Unavailable, "", "the store of table %s: %v", Quoted(t.name), g.Err)
 	}
 	var body []byte
@@ -132,7 +132,7 @@ func (w *rowWriter) line(n int, text []byte) error {
 		return Errorf(InvalidArgument, field, "the row has %d numbers, the table's %d", len(row.Row), w.table.Dim())
 	case LacksNumbers(text):
 		return Errorf(InvalidArgument, field, "the row has null where a number should be")
-	case !embed.Finite(row.Row):
+	case !w.table.Fits(row.Row):
 		return Errorf(InvalidArgument, field, "the row has numbers that are not finite")
 	}
 	if len(w.gone) > 0 {
@@ -166,7 +166,7 @@ func (w *rowWriter) flush() error {
 	if len(w.keys) == 0 {
 		return nil
 	}
-	err := w.table.Put(w.ctx, w.keys, embed.Bytes(w.rows))
+	err := w.table.PutFloats(w.ctx, w.keys, w.rows)
 	w.put += len(w.keys)
 	w.keys, w.rows = w.keys[:0], w.rows[:0]
 	if err != nil {

@@ -124,6 +124,9 @@ type Model struct {
 type ModelTable struct {
 	Name  string `yaml:"name"`  // of the table in the model's config.json; required
 	Table string `yaml:"table"` // its name in tables; required
+	// DeviceRows is the part of device_memory for rows of it that are cached there, bytes or a share of it; 0: every
+	// batch is sent its rows
+	DeviceRows Size `yaml:"device_rows"`
 }
 
 // KeepAuto in Model.WeightsKeep stands for what a calibration chooses.
@@ -291,6 +294,7 @@ type Table struct {
 	PasswordEnv   string    `yaml:"password_env"` // variable that has the password for Redis; none
 	Prefix        string    `yaml:"prefix"`       // of the table's keys in Redis; grebe:NAME:
 	Dim           int       `yaml:"dim"`          // numbers of a row; required
+	Format        string    `yaml:"format"`       // of these, in the store and in memory: f32 or bf16; f32
 	Cache         Size      `yaml:"cache"`        // of rows in memory before pebble and redis, bytes, 0 for none; 64MiB
 	Policy        string    `yaml:"policy"`       // of eviction: default, lru, laru or sieve; default
 	Default       []float32 `yaml:"default"`      // row for keys that the table does not have, and in an outage; zeros
@@ -298,7 +302,7 @@ type Table struct {
 }
 
 func (t *Table) setDefaults() {
-	*t = Table{Store: "pebble", Cache: Size{Bytes: 64 << 20}, Policy: "default", TimeoutMillis: 100}
+	*t = Table{Store: "pebble", Format: "f32", Cache: Size{Bytes: 64 << 20}, Policy: "default", TimeoutMillis: 100}
 }
 
 // setDefaults fills in a model before anything is read into it.

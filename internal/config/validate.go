@@ -228,6 +228,13 @@ func (m *Model) Validate() error {
 	if m.DeviceRows.Percent > 90 {
 		p.add("device_rows", "%s: want at most 90%% of device_memory, KV has the rest", m.DeviceRows)
 	}
+	share := m.DeviceRows.Percent
+	for i := range m.Tables {
+		share += m.Tables[i].DeviceRows.Percent
+	}
+	if share > 90 && len(m.Tables) > 0 {
+		p.add("tables", "device_rows of all tables are %v%%: want at most 90%% of device_memory, KV has the rest", share)
+	}
 	if m.Disk.Percent > 0 {
 		p.add("disk", "%s: want a size such as 8GiB, not a share", m.Disk)
 	}
@@ -327,6 +334,7 @@ func (c *Config) validateTables(p *problems) {
 		names[t.Name] = true
 		p.oneOf(path+".store", t.Store, "pebble", "file", "redis")
 		p.oneOf(path+".policy", t.Policy, "default", "lru", "laru", "sieve")
+		p.oneOf(path+".format", t.Format, "f32", "bf16")
 		p.between(path+".dim", t.Dim, 1, 1<<18)
 		p.between(path+".timeout_ms", t.TimeoutMillis, 1, 60_000)
 		if (t.Store == "file") != (t.File != "") {
@@ -335,8 +343,9 @@ func (c *Config) validateTables(p *problems) {
 		if (t.Store == "redis") != (len(t.Addresses) > 0) {
 			p.add(path+".addresses", "are for the store redis, which needs some")
 		}
-		if t.Cache.Percent > 0 || t.Cache.Bytes > 0 && t.Store != "file" && t.Dim%2 != 0 {
-			p.add(path+".cache", "%s: want a size, and 0 where dim is odd", t.Cache)
+		odd := t.Dim%2 != 0 || t.Format == "bf16" && t.Dim%4 != 0
+		if t.Cache.Percent > 0 || t.Cache.Bytes > 0 && t.Store != "file" && odd {
+			p.add(path+".cache", "%s: want a size, and 0 where dim is odd, or no multiple of 4 in bf16", t.Cache)
 		}
 		if len(t.Default) > 0 && len(t.Default) != t.Dim {
 			p.add(path+".default", "has %d numbers, a row %d", len(t.Default), t.Dim)

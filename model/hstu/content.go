@@ -92,6 +92,9 @@ const dummyRow = -2
 
 // tables returns the tables by name, each once: features may share one.
 func (m *Model) tables() []*table {
+	if m.list != nil {
+		return m.list
+	}
 	list := []*table{m.content.item}
 	for i := range m.content.features {
 		if t := m.content.features[i].table; !slices.Contains(list, t) {
@@ -103,6 +106,7 @@ func (m *Model) tables() []*table {
 			list = append(list, t)
 		}
 	}
+	m.list = list
 	return list
 }
 
@@ -130,6 +134,7 @@ type rows struct {
 	features                               [][]int32 // rows of each feature's table, −1: none
 	fetches                                []fetch
 	vectors                                [][]float32 // of fetches, used again
+	uniques                                [][]int32   // lists of rows of fetches, used again
 	used                                   int         // of vectors
 	known                                  map[int32]int32
 	tuples                                 map[string]int32
@@ -267,7 +272,10 @@ func (x *rows) addTable(t *table, rows []int32, scale float32) {
 		return
 	}
 	clear(x.known)
-	var unique []int32
+	for x.used >= len(x.uniques) {
+		x.uniques = append(x.uniques, nil)
+	}
+	unique := x.uniques[x.used][:0]
 	for i, row := range rows {
 		if row < 0 {
 			continue
@@ -280,6 +288,7 @@ func (x *rows) addTable(t *table, rows []int32, scale float32) {
 		}
 		rows[i] = at
 	}
+	x.uniques[x.used] = unique
 	out := x.ask(t, unique)
 	x.parts = append(x.parts, compute.SumPart{Vectors: out, Rows: rows, Scale: scale})
 }

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"grebe/compute"
+	"grebe/compute/computetest"
 	"grebe/compute/cpu"
+	"grebe/compute/null"
 	"grebe/compute/ref"
 	"grebe/embed"
 	"grebe/model"
@@ -439,7 +442,8 @@ func TestManyTables(t *testing.T) {
 	t.Cleanup(func() { dev.Close() })
 	all := []string{"item_id", "categories", "creators", "campaigns"}
 	for name, spec := range map[string]hstutest.Spec{"sums": many(false), "MLPs": many(true), "contexts": contextual()} {
-		for device, dev := range map[string]compute.Device{"ref": ref.New(), "cpu": dev} {
+		for device, dev := range map[string]compute.Device{"ref": ref.New(), "cpu": dev,
+			"far": computetest.Far(dev, false)} {
 			t.Run(name+" "+device, func(t *testing.T) {
 				dir := t.TempDir()
 				if err := hstutest.Write(dir, spec); err != nil {
@@ -602,5 +606,89 @@ func TestRowOf(t *testing.T) {
 	}
 	if got := hstu.RowOfNumber(math.NaN(), 100); got != -1 {
 		t.Errorf("NaN is row %d", got)
+	}
+}
+
+// Rows of a table in bf16 give what those of a checkpoint give whose rows are the nearest bf16 numbers.
+func TestTablesInBF16(t *testing.T) {
+	dir, rounded, from := t.TempDir(), t.TempDir(), many(true)
+	from.DType = compute.BF16
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(hstutest.Write(dir, many(true)))
+	must(hstutest.Write(rounded, from)) // all weights are rounded
+	set, err := safetensors.Open(dir)
+	must(err)
+	defer set.Close()
+	flat, err := set.Tensor("_embedding_collection.embeddings.creators.weight")
+	must(err)
+	tables, err := embed.OpenTables(filepath.Join(dir, "tables"), []embed.Spec{
+		{Name: "makers", Store: "pebble", Dim: flat.Cols, Format: embed.BF16, Cache: 1 << 16}})
+	must(err)
+	defer tables.Close()
+	keys := make([]uint64, flat.Rows)
+	for i := range keys {
+		keys[i] = uint64(i)
+	}
+	must(tables.Table("makers").PutFloats(t.Context(), keys, safetensors.Floats(flat)))
+	dev := ref.New()
+	of := func(sources map[string]hstu.RowSource) [][]float32 {
+		m, err := hstu.OpenWith(rounded, dev, model.Options{DType: "f32"}, sources)
+		must(err)
+		defer m.Close()
+		v := draw(m, rand.New(rand.NewPCG(3, 4)), 20, 3)
+		p, answers := v.layout(t, m)
+		return states(t, m, dev, p, answers)
+	}
+	want, got := of(nil), of(map[string]hstu.RowSource{"creators": hstu.FromTable(tables.Table("makers"))})
+	for i := range want {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("candidate %d differs", i)
+		}
+	}
+}
+
+// asked counts the rows that a source is asked for.
+type asked struct {
+	hstu.RowSource
+	rows int
+}
+
+func (a *asked) Gather(rows []int32, out []float32) error {
+	a.rows += len(rows)
+	return a.RowSource.Gather(rows, out)
+}
+
+// A device that computes nothing is sent the rows of all tables, those of a batch once.
+func TestNullDevice(t *testing.T) {
+	dir := t.TempDir()
+	if err := hstutest.Write(dir, many(false)); err != nil {
+		t.Fatal(err)
+	}
+	set, err := safetensors.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	sources, _ := sourced(t, set, "item_id", "creators")
+	items, creators := &asked{RowSource: sources["item_id"]}, &asked{RowSource: sources["creators"]}
+	dev := null.New(null.Options{})
+	m, err := hstu.OpenWith(dir, dev, model.Options{DType: "f32"}, map[string]hstu.RowSource{"item_id": items,
+		"creators": creators})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	v := draw(m, rand.New(rand.NewPCG(3, 4)), 30, 4)
+	p, answers := v.layout(t, m)
+	states(t, m, dev, p, answers)
+	for what, n := range map[string][2]int{"items": {items.rows, 40}, "creators": {creators.rows, 9}} {
+		if n[0] < 2 || n[0] > n[1] {
+			t.Errorf("%d rows of %s were asked for, of a table of %d", n[0], what, n[1])
+		}
 	}
 }

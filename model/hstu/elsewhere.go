@@ -2,9 +2,8 @@ package hstu
 
 import (
 	"context"
-	"encoding/binary"
+	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 
@@ -26,10 +25,7 @@ type tableRows struct {
 	scratch    sync.Pool      // of *gathered
 }
 
-type gathered struct {
-	keys []uint64
-	rows []byte
-}
+type gathered struct{ keys []uint64 }
 
 // ask makes keys of rows.
 func (g *gathered) ask(rows []int32) {
@@ -54,22 +50,51 @@ func FromTable(t *embed.Table) RowSource {
 func (s *tableRows) Dim() int { return s.table.Dim() }
 
 func (s *tableRows) Gather(items []int32, out []float32) error {
-	if len(items) == 0 {
+	if got := s.get(items, out); got.Err != nil || got.Broken > 0 {
+		s.incomplete.Add(1)
+	}
+	return nil
+}
+
+// errOutage says that a store did not give all of its rows.
+var errOutage = errors.New("hstu: the store of a table does not answer")
+
+// Read implements changing.
+func (s *tableRows) Read(items []int32, out []float32) error {
+	if got := s.get(items, out); got.Err != nil {
+		return fmt.Errorf("%w: %w", errOutage, got.Err)
+	}
+	return nil
+}
+
+// Listen implements changing.
+func (s *tableRows) Listen(changed func(rows []int32)) (stop func()) {
+	return s.table.Listen(func(keys []uint64) { changed(RowsOf(keys)) })
+}
+
+// RowsOf returns the rows that have these keys; nil for nil, which means all.
+func RowsOf(keys []uint64) []int32 {
+	if keys == nil {
 		return nil
+	}
+	rows := make([]int32, 0, len(keys))
+	for _, k := range keys {
+		if k < 1<<31 {
+			rows = append(rows, int32(k))
+		}
+	}
+	return rows
+}
+
+// get writes rows, or default ones.
+func (s *tableRows) get(items []int32, out []float32) (got embed.Gathered) {
+	if len(items) == 0 {
+		return got
 	}
 	g := s.scratch.Get().(*gathered)
 	defer s.scratch.Put(g)
 	g.ask(items)
-	if n := 4 * len(out); cap(g.rows) < n {
-		g.rows = make([]byte, n)
-	} else {
-		g.rows = g.rows[:n]
-	}
-	s.told(s.table.Gather(context.Background(), g.keys, g.rows)) // within the table's own deadline
-	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(g.rows[4*i:]))
-	}
-	return nil
+	return s.table.GatherFloats(context.Background(), g.keys, out, nil) // within the table's own deadline
 }
 
 // Fetch implements compute.RowSource, for a cache of these rows.
@@ -77,15 +102,11 @@ func (s *tableRows) Fetch(items []int32, to []float32, known []bool) error {
 	g := s.scratch.Get().(*gathered)
 	defer s.scratch.Put(g)
 	g.ask(items)
-	s.told(s.table.GatherKnown(context.Background(), g.keys, embed.Bytes(to), known))
-	return nil
-}
-
-// told counts what the store did not give.
-func (s *tableRows) told(got embed.Gathered) {
+	got := s.table.GatherFloats(context.Background(), g.keys, to, known)
 	if got.Err != nil || got.Broken > 0 {
 		s.incomplete.Add(1)
 	}
+	return nil
 }
 
 // SetCache has batches take the rows of a table, by its name in the model, from a cache in the device's memory. The

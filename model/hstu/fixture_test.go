@@ -26,6 +26,7 @@ type fixtureCase struct {
 	Candidates  []int32            `json:"candidates"`
 	Query       int64              `json:"query"`
 	Features    map[string][]int32 `json:"features"`
+	Content     map[string][]int32 `json:"content"` // of the history, then of the candidates
 	Hidden      [][]float32        `json:"hidden"`
 	Last        []float32          `json:"last"`
 	Predictions [][]float32        `json:"predictions"`
@@ -80,6 +81,10 @@ func (c *fixtureCase) layout(t testing.TB, m *Model) (p *plan.Plan, user int, an
 	for i, item := range c.Items {
 		history = append(history, m.Event(item, c.Actions[i]))
 	}
+	content, candidates := c.content(m, history)
+	if m.Featured() {
+		history = m.Identity(content)
+	}
 	p = &plan.Plan{}
 	add := func(start int, sees []int32, tokens ...int32) int {
 		p.Segments = append(p.Segments, plan.Segment{Tokens: tokens, Start: start, Sees: sees})
@@ -100,10 +105,40 @@ func (c *fixtureCase) layout(t testing.TB, m *Model) (p *plan.Plan, user int, an
 			answers = append(answers, add(1+len(history), []int32{int32(i), int32(user)}, m.Candidate(item)))
 		}
 	}
-	if err := m.Annotate(p, user, &Moment{Events: c.Times, Query: c.Query}); err != nil {
+	if err := errors.Join(m.Annotate(p, user, &Moment{Events: c.Times, Query: c.Query}),
+		m.Describe(p, user, content, candidates)); err != nil {
 		t.Fatal(err)
 	}
 	return p, user, answers
+}
+
+// content returns what rows of the history and candidates are made of, where the model has content features.
+func (c *fixtureCase) content(m *Model, history []int32) (rows, candidates []int32) {
+	if !m.Featured() {
+		return nil, nil
+	}
+	at, events := 0, len(c.Items)
+	row := func(f *ContentFeature) int32 { return c.Content[f.Name][at] }
+	contexts := len(history) - events
+	rows = m.AppendContext(nil, history[:contexts])
+	for at = range events {
+		rows = m.AppendEvent(rows, history[contexts+at], row)
+	}
+	for i, item := range c.Candidates {
+		at = events + i
+		candidates = m.AppendCandidate(candidates, m.Candidate(item), row)
+	}
+	return rows, candidates
+}
+
+// features returns the rows of the candidates' features.
+func (c *fixtureCase) features(m *Model) (out []int32) {
+	for i := range c.Candidates {
+		for f := range m.cfg.Content {
+			out = append(out, c.Content[m.cfg.Content[f].Name][len(c.Items)+i])
+		}
+	}
+	return out
 }
 
 // hidden runs a plan with nothing cached and returns the states of the given segments' last rows.
@@ -126,7 +161,7 @@ func hidden(t testing.TB, m *Model, dev compute.Device, p *plan.Plan, segments [
 		for j, token := range s.Tokens {
 			b.Tokens, b.Positions = append(b.Tokens, token), append(b.Positions, int32(s.Start+j))
 		}
-		b.Extra = append(b.Extra, s.Extra...)
+		b.Extra, b.Content = append(b.Extra, s.Extra...), append(b.Content, s.Content...)
 		last[i] = int32(len(b.Tokens) - 1)
 	}
 	for _, s := range segments {
@@ -180,7 +215,7 @@ func TestFixtures(t *testing.T) {
 					if c.Last != nil {
 						near(t, at+": state of the last event", states[len(answers)], c.Last)
 					}
-					scored, err := m.Score(states[:len(answers)], c.Candidates, nil, c.Query)
+					scored, err := m.Score(states[:len(answers)], c.Candidates, c.features(m), c.Query)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -35,12 +35,14 @@ type Model struct {
 	scale                  float32 // of content and actions
 	content                content
 	contexts               contexts
+	list                   []*table // of all of these; made when the model is opened
 	acts, positions, times compute.Table
 	layers                 []compute.STUWeights
 	itemMLP                *mlp // nil: none
 	post                   *postprocessor
 	predict                *predictor // nil: no tasks
-	index                  *index     // nil: no retrieval
+	index                  *index     // nil: no retrieval, or live
+	live                   *live      // the index of items whose rows come from elsewhere; else nil
 	scratch                sync.Pool  // of *rows
 	incomplete             atomic.Uint64
 }
@@ -95,6 +97,9 @@ func (m *Model) CheckpointBytes() int64 { return m.set.Bytes() }
 
 // Close unmaps the checkpoint. The runners MUST be closed before.
 func (m *Model) Close() error {
+	if m.live != nil {
+		m.live.close()
+	}
 	for _, b := range m.owned {
 		b.Free()
 	}

@@ -177,16 +177,30 @@ func (l *loader) load(m *Model) {
 	if len(c.Tasks) > 0 {
 		m.predict = l.predictor()
 	}
-	if c.Retrieval && l.err == nil && m.content.item.source != nil {
-		l.fail(fmt.Errorf("retrieval, but the rows of table %s come from elsewhere", c.ItemTable))
-	}
 	if c.Retrieval && l.err == nil {
-		m.index, l.err = newIndex(l.dev, m)
-		if l.err == nil {
-			l.held += m.index.bytes
-		}
+		l.index(m)
 	}
 	m.held = l.held
+}
+
+// index makes what items are retrieved from.
+func (l *loader) index(m *Model) {
+	var err error
+	var bytes int64
+	if m.content.item.source != nil {
+		if m.live, err = newLive(l.ctx, l.dev, m); err == nil {
+			bytes = m.live.now.Load().base.bytes
+		}
+	} else {
+		m.index, err = newIndex(l.dev, m, l.cfg.Items, func(first int, to []float32) error {
+			return m.readVectors(first, to, m.content.item.gather)
+		})
+		if err == nil {
+			bytes = m.index.bytes
+		}
+	}
+	l.fail(err)
+	l.held += bytes
 }
 
 // loadInputs makes the tables that rows are summed from.

@@ -24,59 +24,70 @@ type index struct {
 // indexRows is the items of a block: their scores stay in a core's cache until they are looked at.
 const indexRows = 16384
 
-func newIndex(dev compute.Device, m *Model) (*index, error) {
-	x := &index{width: m.cfg.Hidden, items: m.cfg.Items}
+// newIndex makes the index of so many items, whose vectors read writes to to, from item first on.
+func newIndex(dev compute.Device, m *Model, items int, read func(first int, to []float32) error) (*index, error) {
+	x := &index{width: m.cfg.Hidden, items: items}
 	if r, ok := dev.(compute.Retriever); ok && m.dt == compute.BF16 {
-		err := x.onDevice(r, m)
+		v, err := r.Vectors(items, x.width, read)
+		if err == nil {
+			x.vectors, x.bytes, x.asked = v, v.Bytes(), newCompany(v)
+		}
 		if !errors.Is(err, compute.ErrNoVectors) {
 			return x, err
 		}
 	}
-	for first := 0; first < m.cfg.Items; first += indexRows {
-		n := min(indexRows, m.cfg.Items-first)
-		rows, err := m.vectorsOf(first, n)
+	for first := 0; first < items; first += indexRows {
+		block, err := newBlock(dev, x.width, first, min(indexRows, items-first), read)
 		if err != nil {
 			return nil, err
 		}
-		block, err := newLinear(dev, rows, n, x.width, nil)
-		if err != nil {
-			return nil, fmt.Errorf("the vectors of %d items: %w", n, err)
-		}
 		x.blocks = append(x.blocks, block)
-		x.bytes += 4 * int64(len(rows))
+		x.bytes += 4 * int64(block.out*block.in)
 	}
 	return x, nil
 }
 
-// vectorsOf returns the vectors of n items.
-func (m *Model) vectorsOf(first, n int) ([]float32, error) {
-	rows := rowsOf(m.content.item.tensor, first, n)
-	if m.itemMLP == nil {
-		return rows, nil
+func newBlock(dev compute.Device, width, first, n int, read func(first int, to []float32) error) (*linear, error) {
+	rows := make([]float32, n*width)
+	if err := read(first, rows); err != nil {
+		return nil, err
 	}
-	return m.itemMLP.apply(rows)
+	block, err := newLinear(dev, rows, n, width, nil)
+	if err != nil {
+		return nil, fmt.Errorf("the vectors of %d items: %w", n, err)
+	}
+	return block, nil
 }
 
-// onDevice puts the vectors on a device that retrieves.
-func (x *index) onDevice(r compute.Retriever, m *Model) (err error) {
-	x.vectors, err = r.Vectors(x.items, x.width, func(first int, to []float32) error {
-		for len(to) > 0 {
-			n := min(indexRows, len(to)/x.width)
-			rows, err := m.vectorsOf(first, n)
-			if err != nil {
-				return err
-			}
-			copy(to, rows)
-			first, to = first+n, to[len(rows):]
+// readVectors writes the vectors of items from first on to to, from the rows that gather gets.
+func (m *Model) readVectors(first int, to []float32, gather func(rows []int32, out []float32) error) error {
+	var list []int32
+	for len(to) > 0 {
+		n := min(blockRows, len(to)/m.cfg.Hidden)
+		list = list[:0]
+		for i := range n {
+			list = append(list, int32(first+i))
 		}
-		return nil
-	})
-	if err != nil {
+		if err := m.vectorsOf(list, to[:n*m.cfg.Hidden], gather); err != nil {
+			return err
+		}
+		first, to = first+n, to[n*m.cfg.Hidden:]
+	}
+	return nil
+}
+
+// vectorsOf writes the vectors of items to to.
+func (m *Model) vectorsOf(items []int32, to []float32, gather func(rows []int32, out []float32) error) error {
+	if m.itemMLP == nil {
+		return gather(items, to)
+	}
+	rows := make([]float32, len(items)*m.cfg.TableDim)
+	if err := gather(items, rows); err != nil {
 		return err
 	}
-	x.bytes = x.vectors.Bytes()
-	x.asked = newCompany(x.vectors)
-	return nil
+	out, err := m.itemMLP.apply(rows)
+	copy(to, out)
+	return err
 }
 
 // Found is an item and its score.
@@ -91,7 +102,7 @@ type Found struct {
 // does.
 func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int64, without []int32,
 	eligible func(item int32) bool) (found []Found, broken int, err error) {
-	if m.index == nil {
+	if m.index == nil && m.live == nil {
 		return nil, 0, errors.New("hstu: the model retrieves nothing")
 	}
 	user, err := m.post.apply(hidden, m.cfg.Hidden, query)
@@ -103,12 +114,21 @@ func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int
 			return nil, 0, fmt.Errorf("hstu: value %d of the user's vector is %v", i, v)
 		}
 	}
-	if m.index.vectors != nil {
-		r := retrieval{x: m.index, user: user, n: n, without: without, eligible: eligible}
+	if m.live != nil {
+		return m.live.retrieve(ctx, user, n, without, eligible)
+	}
+	return m.index.retrieve(ctx, user, n, without, eligible)
+}
+
+// retrieve is Model.Retrieve for the user's vector.
+func (x *index) retrieve(ctx context.Context, user []float32, n int, without []int32,
+	eligible func(item int32) bool) (found []Found, broken int, err error) {
+	if x.vectors != nil {
+		r := retrieval{x: x, user: user, n: n, without: without, eligible: eligible}
 		err := r.run(ctx)
 		return r.found, r.broken, err
 	}
-	return m.index.multiply(ctx, user, n, without, eligible)
+	return x.multiply(ctx, user, n, without, eligible)
 }
 
 // multiply is Retrieve by products of blocks.

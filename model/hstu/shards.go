@@ -26,10 +26,12 @@ func (v *Vocabulary) ItemAt(tokens, content []int32, i int) int32 {
 	return v.Item(tokens[i])
 }
 
-// Missing counts the look-ups of rows that the model's item table does not have.
-func (m *Model) Missing() int64 {
-	if s, ok := m.content.item.source.(*tableRows); ok {
-		return s.table.Stats().Missing
+// Missing counts the look-ups of rows that the model's tables do not have.
+func (m *Model) Missing() (n int64) {
+	for _, t := range m.tables() {
+		if s, ok := t.source.(*tableRows); ok {
+			n += s.table.Stats().Missing
+		}
 	}
-	return 0
+	return n
 }

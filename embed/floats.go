@@ -1,0 +1,107 @@
+package embed
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Formats of the numbers of a table, in its store and in its cache.
+const (
+	F32  = "f32"
+	BF16 = "bf16" // half the bytes; numbers are rounded when they are written
+)
+
+// numberBytes returns the size of a number of a format.
+func numberBytes(format string) int {
+	if format == BF16 {
+		return 2
+	}
+	return 4
+}
+
+// GatherFloats is Gather for rows as float32, whatever their format. It sets known[i], unless that is nil, to whether
+// out has keys[i]'s own row; the default row that replaces a missing one MUST NOT be kept.
+func (t *Table) GatherFloats(ctx context.Context, keys []uint64, out []float32, known []bool) Gathered {
+	for i := range known {
+		known[i] = true
+	}
+	if !t.bf16 {
+		return t.gather(ctx, keys, Bytes(out), known)
+	}
+	raw, _ := t.narrow.Get().(*[]byte)
+	if raw == nil {
+		raw = new([]byte)
+	}
+	defer t.narrow.Put(raw)
+	*raw = grown(*raw, 2*len(out))
+	g := t.gather(ctx, keys, *raw, known)
+	dim := t.Dim()
+	for i := range keys {
+		to := out[i*dim : (i+1)*dim]
+		if widen(to, (*raw)[2*i*dim:]) {
+			continue
+		}
+		widen(to, t.def)
+		g.Default, g.Broken = g.Default+1, g.Broken+1
+		t.broken.Add(1)
+		if known != nil {
+			known[i] = false
+		}
+	}
+	return g
+}
+
+// PutFloats is Put for rows as float32. It refuses rows that do not Fit.
+func (t *Table) PutFloats(ctx context.Context, keys []uint64, rows []float32) error {
+	if !t.bf16 {
+		return t.Put(ctx, keys, Bytes(rows))
+	}
+	if !t.Fits(rows) {
+		return fmt.Errorf("embed: put %d rows: numbers that are not finite in bf16: %w", len(keys), ErrRow)
+	}
+	return t.Put(ctx, keys, narrowed(rows))
+}
+
+// Fits reports whether numbers are finite, also in the table's format.
+func (t *Table) Fits(row []float32) bool {
+	if !t.bf16 {
+		return Finite(row)
+	}
+	for _, v := range row {
+		if toBF16(v)&0x7F80 == 0x7F80 {
+			return false
+		}
+	}
+	return true
+}
+
+// widen writes bf16 numbers as float32. It returns false if some are not finite.
+func widen(to []float32, raw []byte) bool {
+	finite := true
+	for i := range to {
+		bits := binary.LittleEndian.Uint16(raw[2*i:])
+		finite = finite && bits&0x7F80 != 0x7F80
+		to[i] = math.Float32frombits(uint32(bits) << 16)
+	}
+	return finite
+}
+
+// narrowed returns numbers in bf16.
+func narrowed(row []float32) []byte {
+	out := make([]byte, 0, 2*len(row))
+	for _, v := range row {
+		out = binary.LittleEndian.AppendUint16(out, toBF16(v))
+	}
+	return out
+}
+
+// toBF16 rounds to the nearest, ties to even. What is too large becomes infinite, and a NaN stays one.
+func toBF16(v float32) uint16 {
+	bits := math.Float32bits(v)
+	if v != v {
+		return uint16(bits>>16) | 0x40
+	}
+	return uint16((bits + 0x7FFF + bits>>16&1) >> 16)
+}

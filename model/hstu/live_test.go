@@ -1,0 +1,256 @@
+package hstu
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/ref"
+	"grebe/embed"
+	"grebe/model"
+	"grebe/model/safetensors"
+)
+
+// away is a store that may be unreachable.
+type away struct {
+	embed.Store
+	is bool
+}
+
+func (a *away) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
+	if a.is {
+		return errors.New("the store is away")
+	}
+	return a.Store.Gather(ctx, keys, rows, found)
+}
+
+// liveWorld is a model that retrieves items of a table in a store.
+type liveWorld struct {
+	m     *Model
+	table *embed.Table
+	store *away
+	rows  []float32 // as they should be
+}
+
+// resident writes a checkpoint whose item table has these rows.
+func resident(t *testing.T, rows []float32) string {
+	t.Helper()
+	dir, from := t.TempDir(), fixtureDir("absolute")
+	set, err := safetensors.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	var list []safetensors.Named
+	items := len(rows) / 32
+	for _, name := range set.Names() {
+		info, _ := set.Lookup(name)
+		flat, err := set.Flat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := safetensors.Named{Name: name, DType: flat.DType, Shape: info.Shape, Data: safetensors.Bytes(flat.Data)}
+		if name == tables+"item_id.weight" {
+			n.Shape, n.Data = []int{items, 32}, safetensors.Bytes(embed.Bytes(rows))
+		}
+		list = append(list, n)
+	}
+	if err := errors.Join(safetensors.Write(filepath.Join(dir, safetensors.SingleFile), list),
+		os.WriteFile(filepath.Join(dir, model.ConfigFile), changed(t, "absolute", map[string]any{"num_items": items}),
+			0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func newLiveWorld(t *testing.T, dev compute.Device, dtype string, items int, r *rand.Rand) *liveWorld {
+	t.Helper()
+	w := &liveWorld{rows: make([]float32, items*32), store: &away{Store: embed.NewMemory(items, 128)}}
+	keys := make([]uint64, items)
+	for i := range keys {
+		keys[i] = uint64(i)
+	}
+	for i := range w.rows {
+		w.rows[i] = float32(r.NormFloat64())
+	}
+	if err := w.store.Put(t.Context(), keys, embed.Bytes(w.rows)); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if w.table, err = embed.NewTable(w.store, nil, embed.TableConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	w.m, err = OpenWith(resident(t, w.rows), dev, model.Options{DType: dtype},
+		map[string]RowSource{"item_id": FromTable(w.table)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.m.Close() })
+	return w
+}
+
+// put changes rows.
+func (w *liveWorld) put(t *testing.T, items []int, r *rand.Rand) {
+	t.Helper()
+	for _, i := range items {
+		row := w.rows[i*32 : (i+1)*32]
+		for j := range row {
+			row[j] = float32(r.NormFloat64())
+		}
+		if err := w.table.Put(t.Context(), []uint64{uint64(i)}, embed.Bytes(row)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// check compares what is found with what a model finds whose checkpoint has these rows.
+func (w *liveWorld) check(t *testing.T, what string, dev compute.Device, dtype string, r *rand.Rand) {
+	t.Helper()
+	want, err := Open(resident(t, w.rows), dev, model.Options{DType: dtype})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer want.Close()
+	items := len(w.rows) / 32
+	state := make([]float32, 32)
+	for range 4 {
+		for i := range state {
+			state[i] = float32(r.NormFloat64())
+		}
+		var without []int32
+		for i := range int32(items) {
+			if r.IntN(5) == 0 {
+				without = append(without, i)
+			}
+		}
+		eligible := func(item int32) bool { return item%7 != 3 }
+		a, _, err1 := w.m.Retrieve(t.Context(), state, 50, 0, without, eligible)
+		b, _, err2 := want.Retrieve(t.Context(), state, 50, 0, without, eligible)
+		if err1 != nil || err2 != nil || !slices.Equal(a, b) {
+			t.Fatalf("%s: found %v (%v), want %v (%v)", what, a[:min(3, len(a))], err1, b[:min(3, len(b))], err2)
+		}
+	}
+}
+
+// Items of a table in a store are retrieved with the scores of a model whose checkpoint has the same rows, to the bit,
+// also when rows have changed: few, so many that the base is read again, and all at once.
+func TestRetrieveFromATable(t *testing.T) {
+	on := devices(t)
+	on["retrieving"] = ref.Retrieving(on["ref"])
+	for device, dev := range on {
+		t.Run(device, func(t *testing.T) {
+			dtype := "f32"
+			if device == "retrieving" {
+				dtype = "bf16"
+			}
+			r := rand.New(rand.NewPCG(8, 9))
+			items := 2000
+			if device == "cpu" {
+				items = indexRows + 1500 // two blocks
+			}
+			w := newLiveWorld(t, dev, dtype, items, r)
+			w.check(t, "at first", dev, dtype, r)
+			for range 3 {
+				w.put(t, []int{r.IntN(items), r.IntN(items), items - 1}, r)
+				w.check(t, "some changed", dev, dtype, r)
+			}
+			many := r.Perm(items)[:foldChanged+200]
+			w.put(t, many, r)
+			w.check(t, "many changed", dev, dtype, r)
+			w.settled(t)
+			w.check(t, "many changed and read", dev, dtype, r)
+			if v := w.m.live.now.Load(); len(v.items) > foldChanged {
+				t.Errorf("%d items are beside the base still", len(v.items))
+			}
+			x := w.m.live
+			row := make([]float32, 32)
+			copy(w.rows[64:], row)
+			if err := w.store.Put(t.Context(), []uint64{2}, embed.Bytes(row)); err != nil { // which the table does not notice
+				t.Fatal(err)
+			}
+			x.change(nil)
+			w.settled(t)
+			w.check(t, "all changed", dev, dtype, r)
+		})
+	}
+}
+
+// settled waits until the goroutine has read what has changed.
+func (w *liveWorld) settled(t *testing.T) {
+	t.Helper()
+	x := w.m.live
+	for {
+		x.mu.Lock()
+		busy := x.all > 0 || len(x.changed) > foldChanged
+		x.mu.Unlock()
+		if !busy && !x.behind(x.now.Load()) {
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("the base is not read again")
+		}
+		runtime.Gosched()
+		if _, _, err := w.m.Retrieve(t.Context(), make([]float32, 32), 1, 0, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// While the store does not answer, items have the vectors that they had, and the model says so.
+func TestRetrieveInAnOutage(t *testing.T) {
+	dev, r := ref.New(), rand.New(rand.NewPCG(3, 1))
+	w := newLiveWorld(t, dev, "f32", 300, r)
+	state := make([]float32, 32)
+	for i := range state {
+		state[i] = float32(math.Sin(float64(i)))
+	}
+	before, _, err := w.m.Retrieve(t.Context(), state, 300, 0, nil, nil)
+	if err != nil || w.m.Stale() {
+		t.Fatalf("at first: stale %v, %v", w.m.Stale(), err)
+	}
+	w.put(t, []int{5}, r)
+	w.store.is = true
+	got, _, err := w.m.Retrieve(t.Context(), state, 300, 0, nil, nil)
+	if err != nil || !w.m.Stale() || !slices.Equal(got, before) {
+		t.Errorf("in an outage: stale %v, %v", w.m.Stale(), err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.m.live.turn <- struct{}{}
+	if _, _, err := w.m.Retrieve(gone, state, 3, 0, nil, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("when nobody waits: %v", err)
+	}
+	<-w.m.live.turn
+	w.store.is = false
+	w.check(t, "after the outage", dev, "f32", r)
+	if w.m.Stale() {
+		t.Error("stale after the outage")
+	}
+}
+
+// A store that does not answer when a model is opened stops nothing: items have default rows until it does.
+func TestRetrieveOpensInAnOutage(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	w := newLiveWorld(t, ref.New(), "f32", 100, r)
+	w.store.is = true
+	m, err := OpenWith(resident(t, w.rows), ref.New(), model.Options{DType: "f32"},
+		map[string]RowSource{"item_id": FromTable(w.table)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if !m.Stale() {
+		t.Error("rows that were never read are not stale")
+	}
+	if _, err := OpenWith(resident(t, w.rows), ref.New(), model.Options{DType: "f32"},
+		map[string]RowSource{"item_id": &tableSource{m: w.m}}); err == nil {
+		t.Error("rows that change without a word are retrieved")
+	}
+}
