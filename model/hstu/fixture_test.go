@@ -33,7 +33,7 @@ type fixtureCase struct {
 	Retrieval   []float32          `json:"retrieval"`
 }
 
-var fixtures = []string{"meta", "window", "context", "prefix", "absolute"}
+var fixtures = []string{"meta", "window", "context", "prefix", "absolute", "tables"}
 
 func fixtureDir(name string) string {
 	return filepath.Join("..", "..", "testdata", "fixtures", "hstu", name)
