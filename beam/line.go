@@ -24,8 +24,9 @@ func NewLine(ix *Index, items []uint32) *Line {
 	for i, item := range items {
 		l.positions[i] = ix.place[item]
 	}
-	l.every = max(minStep, (len(items)+maxSteps-1)/maxSteps)
 	first := NewSet(ix)
+	// Subtracting two steps passes over all words: steps that are nearer than that save no time.
+	l.every = max(minStep, (len(items)+maxSteps-1)/maxSteps, len(first.words)/4)
 	for i, p := range l.positions {
 		if i%l.every == 0 {
 			l.steps = append(l.steps, slices.Clone(first.words))

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 
 	"grebe/prompt"
@@ -34,11 +33,9 @@ func (s *recent) item(e itemEntry, id string, room int64) *prompt.Item {
 	}
 	it := e.item()
 	room = min(room, recentBytes)
-	d := &decoded{it, e.version, decodedSize(e.record)}
-	if d.bytes > room/4 {
-		return it
+	if d := (&decoded{it, e.version, decodedSize(it)}); d.bytes <= room/4 {
+		s.swap(slot, d)
 	}
-	s.swap(slot, d)
 	for range recentItems {
 		if s.bytes.Load() <= room {
 			break
@@ -59,8 +56,20 @@ func (s *recent) swap(slot *atomic.Pointer[decoded], d *decoded) {
 	s.bytes.Add(change)
 }
 
-// decodedSize estimates the memory of the item that a record decodes to.
-func decodedSize(r record) int64 {
-	n, k := binary.Uvarint(r) // of its strings; of its numbers each takes a byte or more
-	return int64(n) + 4*int64(len(r)-k-int(n)) + 2*mapSize
+// decodedSize estimates the memory of an item that was decoded.
+func decodedSize(it *prompt.Item) int64 {
+	n := 2*mapSize + len(it.ID) + len(it.Text) + 4*(len(it.Tokens)+len(it.Codes)) +
+		attributeSize*max(0, len(it.Attributes)-8)
+	for name, values := range it.Attributes {
+		n += len(name)
+		for _, v := range values {
+			n += stringSize + len(v)
+		}
+	}
+	return int64(n)
 }
+
+const (
+	attributeSize = 100 // of another name and its list in a map, at most
+	stringSize    = 16
+)

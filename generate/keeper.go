@@ -316,13 +316,13 @@ func (k *Keeper) take() []history.Delta {
 	k.mu.Lock()
 	pending, version, out := k.pending, k.version, k.ended
 	k.ended = nil
-	if k.catalog.Shared() {
-		pending = nil // it waits for a cut
-	} else if pending.Len() > 0 {
+	if k.catalog.Shared() || pending.Len() == 0 {
+		pending = nil // it waits for a cut, or stays where changes are added to it
+	} else {
 		k.pending = catalog.NewChanges()
 	}
 	k.mu.Unlock()
-	if pending != nil && pending.Len() > 0 {
+	if pending != nil {
 		out = append(out, history.Delta{Version: version, Changes: pending})
 	}
 	slices.SortFunc(out, func(a, b history.Delta) int { return cmp.Compare(a.Version, b.Version) })
