@@ -14,7 +14,8 @@ import (
 // nothing that a change writes.
 func TestRenewBesideChanges(t *testing.T) {
 	c := catalog.New(catalog.Options{})
-	b := must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 10}, Size: []int32{10, 10}}}, words{}, 100))
+	codes := prompt.Codes{FirstToken: []int32{0, 10}, Size: []int32{10, 10}}
+	b := must(prompt.New(prompt.Config{Codes: codes}, words{}, 100))
 	k := must(NewKeeper(c, KeeperOptions{}, Target{"m", &Generator{Prompt: b}, &packer{1 << 30}}))
 	const items = 200
 	var writers sync.WaitGroup
