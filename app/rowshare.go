@@ -123,7 +123,7 @@ func (p *rowPages) free() {
 // moves, as much as it may give them, and no more than the table needs.
 func (m *Memory) largestRows(cfg *config.Config, own *pool.Pool, items, rowBytes int) int64 {
 	most := own.Stats().Total
-	if m.pages == nil || cfg.Cache.Boundary == "fixed" {
+	if m.pages == nil || cfg.Cache.DeviceBoundary != "climb" {
 		return most
 	}
 	whole := most + m.pages.Stats().Total
@@ -134,7 +134,7 @@ func (m *Memory) largestRows(cfg *config.Config, own *pool.Pool, items, rowBytes
 // divideDevice has a controller divide a device's memory between KV and cached rows, if both share it and not all rows
 // have room already.
 func (m *Memory) divideDevice(cfg *config.Config, mc *config.Model) error {
-	if m.rows == nil || m.pages == nil || m.deviceDivider != nil || cfg.Cache.Boundary == "fixed" {
+	if m.rows == nil || m.pages == nil || m.deviceDivider != nil || cfg.Cache.DeviceBoundary != "climb" {
 		return nil
 	}
 	held := m.rows.held
@@ -155,7 +155,7 @@ func (m *Memory) divideDevice(cfg *config.Config, mc *config.Model) error {
 	d := m.deviceDivider
 	m.watch(m.app.tables.Table(mc.ItemTable), func(b embed.Batch) { d.Found(0, 0, b.Lasted) })
 	m.app.log.Info("KV and rows share the device's memory", "model", mc.Name, "rows", human.Round(m.pages.Boundary(), 3),
-		"boundary", cfg.Cache.Boundary)
+		"boundary", cfg.Cache.DeviceBoundary)
 	m.drive(d)
 	return nil
 }

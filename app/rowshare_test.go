@@ -203,10 +203,12 @@ func TestTheBoundaryOfADevice(t *testing.T) {
 	path := "../testdata/fixtures/hstu/absolute"
 	setting := func(rows, boundary string) *App {
 		t.Helper()
-		cfg := tableOfEvents(t, path, "4MiB", config.Setting{Path: "device", Value: "cpu"},
-			config.Setting{Path: "models[0].device_memory", Value: "16MiB"},
-			config.Setting{Path: "cache.boundary", Value: boundary},
-			config.Setting{Path: "models[0].device_rows", Value: rows})
+		more := []config.Setting{{Path: "device", Value: "cpu"}, {Path: "models[0].device_memory", Value: "16MiB"},
+			{Path: "models[0].device_rows", Value: rows}}
+		if boundary != "" {
+			more = append(more, config.Setting{Path: "cache.device_boundary", Value: boundary})
+		}
+		cfg := tableOfEvents(t, path, "4MiB", more...)
 		a, err := Load(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler), Open: openApart})
 		if err != nil {
 			t.Fatal(err)
@@ -218,8 +220,8 @@ func TestTheBoundaryOfADevice(t *testing.T) {
 		})
 		return a
 	}
-	if a := setting("1%", "fixed"); a.loaded.of("m")[0].memory.deviceDivider != nil {
-		t.Error("a fixed boundary moves")
+	if m := setting("1%", "").loaded.of("m")[0].memory; m.deviceDivider != nil || m.shared.divider == nil {
+		t.Error("without being told, the boundary of the device's memory moves, or that of the host's does not")
 	}
 	if a := setting("25%", "climb"); a.loaded.of("m")[0].memory.deviceDivider != nil {
 		t.Error("all rows have room, and the boundary moves")

@@ -209,6 +209,9 @@ type Cache struct {
 	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
 	// item_table: climb, or fixed, which leaves it as host_memory and the table's cache say; climb
 	Boundary string `yaml:"boundary"`
+	// DeviceBoundary says who divides a device's memory between KV and the rows that device_rows caches there: climb,
+	// unless all rows fit, or fixed, which leaves it as device_rows says; fixed
+	DeviceBoundary string `yaml:"device_boundary"`
 }
 
 // Engine bounds the batches of a model.
@@ -270,8 +273,9 @@ func Default() *Config {
 	return &Config{
 		Listen: "127.0.0.1:8080", AdminListen: "127.0.0.1:8081", GRPCListen: "127.0.0.1:8082",
 		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
-		Schedule:  Schedule{Policy: "predicted"},
-		Cache:     Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}, Ahead: "on", Boundary: "climb"},
+		Schedule: Schedule{Policy: "predicted"},
+		Cache: Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}, Ahead: "on", Boundary: "climb",
+			DeviceBoundary: "fixed"},
 		Engine:    Engine{MaxTokens: 131072, Queue: 1024},
 		Limits:    Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
 		Catalog:   Catalog{Versions: 16},

@@ -72,7 +72,7 @@ func TestBounds(t *testing.T) {
 		{"tracing.endpoint", "", "http://%zz"},
 		{"data_dir", "x", ""}, {"dashboard.user_ids", "shown", "some"},
 		{"device", "cpu", "gpu"}, {"schedule.policy", "bat", "cat"}, {"cache.policy", "sieve", "fifo"},
-		{"cache.boundary", "fixed", "free"},
+		{"cache.boundary", "fixed", "free"}, {"cache.device_boundary", "climb", "free"},
 		{"cache.ahead", "off", "no"},
 		{"listen", "[::1]:80", "localhost"}, {"listen", ":80", "localhost:"}, {"admin_listen", "", "x"},
 		{"models[0].dtype", "f32", "f16"}, {"models[0].kv_dtype", "fp8", "fp4"}, {"models[0].weights", "int8",

@@ -69,6 +69,7 @@ func (c *Config) Validate() error {
 		p.add("cache.disk", "%s: want a size such as 8GiB, not a share", c.Cache.Disk)
 	}
 	p.oneOf("cache.boundary", c.Cache.Boundary, "climb", "fixed")
+	p.oneOf("cache.device_boundary", c.Cache.DeviceBoundary, "climb", "fixed")
 	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve")
 	if c.Reload.Warm.Bytes != 0 || c.Reload.Warm.Percent > 100 {
 		p.add("reload.warm", "%s: want a share of up to 100%%", c.Reload.Warm)
