@@ -183,21 +183,30 @@ func newRowCounter(r serve.Runner, m *hstu.Model, d *divide.Divider, c compute.R
 // Do is that of serve.Runner.
 func (c rowCounter) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 	keys := c.scratch.Get().(*[]uint64)
-	*keys = (*keys)[:0]
-	for i := range j.Plan.Segments {
-		cached, _ := j.Cached(i)
-		for _, token := range j.Plan.Segments[i].Tokens[cached:] {
-			if item := c.model.Item(token); item >= 0 {
-				*keys = append(*keys, maphash.Comparable(c.seed, item))
-			}
-		}
-	}
+	*keys = c.needs((*keys)[:0], j)
 	c.divider.Looked(*keys)
 	c.scratch.Put(keys)
 	result, err := c.Runner.Do(ctx, j)
 	hits, misses := c.since()
 	c.divider.Found(int(hits+misses), int(hits), 0)
 	return result, err
+}
+
+// needs appends hashes of the rows of items that a job computes with.
+func (c rowCounter) needs(keys []uint64, j *engine.Job) []uint64 {
+	for i := range j.Plan.Segments {
+		s := &j.Plan.Segments[i]
+		if c.model.Featured() && len(s.Content) != c.model.Width()*len(s.Tokens) {
+			continue // not described
+		}
+		cached, _ := j.Cached(i)
+		for at := cached; at < len(s.Tokens); at++ {
+			if item := c.model.ItemAt(s.Tokens, s.Content, at); item >= 0 {
+				keys = append(keys, maphash.Comparable(c.seed, item))
+			}
+		}
+	}
+	return keys
 }
 
 // since returns the rows of batches that were cached, and those that were not, since the last call.

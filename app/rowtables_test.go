@@ -2,16 +2,21 @@ package app
 
 import (
 	"fmt"
+	"hash/maphash"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"grebe/compute/cuda/driver"
 	"grebe/embed"
+	"grebe/engine"
 	"grebe/internal/config"
+	"grebe/model"
 	"grebe/model/hstu"
 	"grebe/model/hstu/hstutest"
 	"grebe/model/safetensors"
+	"grebe/plan"
 )
 
 // manyTables writes a checkpoint with a table of creators and one of categories, and returns a configuration of it.
@@ -40,6 +45,33 @@ func manyTables(t *testing.T, more ...config.Setting) (*config.Config, string) {
 		t.Fatal(err)
 	}
 	return &l.Config, dir
+}
+
+// A divider sees the rows of the items themselves, also where tokens are hashes of events.
+func TestRowsThatAJobNeeds(t *testing.T) {
+	cfg, dir := manyTables(t, config.Setting{Path: "device", Value: "cpu"})
+	a, err := Load(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler), Open: openApart})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	m, err := hstu.Open(dir, a.device, model.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var content []int32
+	c, want := rowCounter{model: m, seed: maphash.MakeSeed()}, []uint64(nil)
+	for i := range int32(12) {
+		content = m.AppendEvent(content, m.Event(i%5, 1), func(*hstu.ContentFeature) int32 { return i })
+		want = append(want, maphash.Comparable(c.seed, i%5))
+	}
+	j := &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{
+		{Tokens: m.Identity(content), Content: content}, {Tokens: []int32{1 << 30}},
+	}}}
+	if got := c.needs(nil, j); !slices.Equal(got, want) {
+		t.Errorf("%d keys %x, want %x", len(got), got, want)
+	}
 }
 
 // fill copies a table of a checkpoint into one of a server.
