@@ -49,7 +49,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		runner = prefetching{d, weights}
 	}
 	if divider := m.memory.deviceDivider; divider != nil {
-		runner = newRowCounter(runner, weights, divider, m.memory.rows)
+		runner = newRowCounter(runner, weights, divider)
 	}
 	return serve.Model{
 		Name: mc.Name, Runner: runner, Queue: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
@@ -103,6 +103,9 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	}
 	if err := m.memory.divideDevice(cfg, mc); err != nil {
 		return nil, err
+	}
+	if divider := m.memory.deviceDivider; divider != nil {
+		weights.WatchItems(divider.Fetched)
 	}
 	d, err := m.openDispatcher(ctx, cfg, []replica{{weights, m.app.device}})
 	if err != nil {

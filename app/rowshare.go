@@ -147,37 +147,42 @@ func (m *Memory) divideDevice(cfg *config.Config, mc *config.Model) error {
 	var err error
 	m.deviceDivider, err = divide.New(divide.Config{
 		Pool: m.pages, Rows: held, KV: m.store, Controller: &alloc.Climb{SLO: float64(slo) / float64(time.Millisecond)},
-		SLO: slo, Log: m.app.log, Name: mc.Name, Memory: "device",
+		SLO: slo, Log: m.app.log, Name: mc.Name, Memory: "device", Found: foundIn(m.rows),
 	}, share)
 	if err != nil {
 		return err
 	}
-	d := m.deviceDivider
-	m.watch(m.app.tables.Table(mc.ItemTable), func(b embed.Batch) { d.Found(0, 0, b.Lasted) })
 	m.app.log.Info("KV and rows share the device's memory", "model", mc.Name, "rows", human.Round(m.pages.Boundary(), 3),
 		"boundary", cfg.Cache.DeviceBoundary)
-	m.drive(d)
+	m.drive(m.deviceDivider)
 	return nil
 }
 
-// rowCounter runs jobs of a model of events and tells the divider of the device's memory which rows they need, and how
-// many of them were cached.
+// foundIn returns a function that returns how many rows batches looked up in a cache since its last call, and how many
+// were cached. Stats may wait for a batch, so this is nothing for the path of an answer.
+func foundIn(c compute.RowCache) func() (lookups, hits int) {
+	last := c.Stats()
+	return func() (lookups, hits int) {
+		now := c.Stats()
+		hits = int(now.Hits - last.Hits)
+		lookups = hits + int(now.Misses-last.Misses)
+		last = now
+		return lookups, hits
+	}
+}
+
+// rowCounter runs jobs of a model of events and tells the divider of the device's memory which rows they need.
 type rowCounter struct {
 	serve.Runner
 	model   *hstu.Model
 	divider *divide.Divider
-	cache   compute.RowCache
 	seed    maphash.Seed
 	scratch *sync.Pool // of *[]uint64
-
-	mu   *sync.Mutex
-	last *compute.RowStats
 }
 
-func newRowCounter(r serve.Runner, m *hstu.Model, d *divide.Divider, c compute.RowCache) rowCounter {
-	now := c.Stats()
-	return rowCounter{Runner: r, model: m, divider: d, cache: c, seed: maphash.MakeSeed(),
-		scratch: &sync.Pool{New: func() any { return new([]uint64) }}, mu: new(sync.Mutex), last: &now}
+func newRowCounter(r serve.Runner, m *hstu.Model, d *divide.Divider) rowCounter {
+	return rowCounter{Runner: r, model: m, divider: d, seed: maphash.MakeSeed(),
+		scratch: &sync.Pool{New: func() any { return new([]uint64) }}}
 }
 
 // Do is that of serve.Runner.
@@ -186,10 +191,7 @@ func (c rowCounter) Do(ctx context.Context, j *engine.Job) (*engine.Result, erro
 	*keys = c.needs((*keys)[:0], j)
 	c.divider.Looked(*keys)
 	c.scratch.Put(keys)
-	result, err := c.Runner.Do(ctx, j)
-	hits, misses := c.since()
-	c.divider.Found(int(hits+misses), int(hits), 0)
-	return result, err
+	return c.Runner.Do(ctx, j)
 }
 
 // needs appends hashes of the rows of items that a job computes with.
@@ -207,16 +209,6 @@ func (c rowCounter) needs(keys []uint64, j *engine.Job) []uint64 {
 		}
 	}
 	return keys
-}
-
-// since returns the rows of batches that were cached, and those that were not, since the last call.
-func (c rowCounter) since() (hits, misses int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.cache.Stats()
-	hits, misses = now.Hits-c.last.Hits, now.Misses-c.last.Misses
-	*c.last = now
-	return hits, misses
 }
 
 // reports returns a callback that reports requests to all dividers of a model's memory; nil if there are none.

@@ -14,7 +14,6 @@ type Batch struct {
 	Missed []uint64 // hashes of the keys that the store was asked for, each once; none for a table in memory
 	Hits   int
 	Took   time.Duration // that the store took
-	Lasted time.Duration // of the whole batch
 }
 
 // watchers are the functions of Watch. A batch loads them once.
@@ -56,7 +55,7 @@ func (w *watchers) begin() (at time.Time) {
 	return at
 }
 
-// told reports a batch that began at s.began to the functions of Watch.
+// told reports a batch to the functions of Watch.
 func (t *Table) told(keys []uint64, g *Gathered, s *scratch, took time.Duration) {
 	watching := t.watchers.now.Load()
 	if watching == nil || len(keys) == 0 || s.began.IsZero() {
@@ -70,7 +69,7 @@ func (t *Table) told(keys []uint64, g *Gathered, s *scratch, took time.Duration)
 		s.hashes = append(s.hashes, mix(k))
 	}
 	n := len(keys)
-	b := Batch{Hashes: s.hashes[:n:n], Missed: s.hashes[n:], Hits: g.Hits, Took: took, Lasted: time.Since(s.began)}
+	b := Batch{Hashes: s.hashes[:n:n], Missed: s.hashes[n:], Hits: g.Hits, Took: took}
 	for _, f := range *watching {
 		(*f)(b)
 	}

@@ -52,9 +52,12 @@ type Config struct {
 	Grown      func(rows int) // called when there is room for so many more rows; may be nil
 	Name       string         // name of the model that owns the memory, for metrics
 	Memory     string         // "host" or "device", for metrics; host
-	Above      int64          // bytes of KV in a faster tier, which fills before the pool
-	Log        *slog.Logger   // nil: nothing is logged
-	Now        func() time.Time
+	// Found returns how many rows were looked up since it was called before, and how many of them were cached. It is
+	// called once a decision, by one goroutine at a time. nil: Gathered counts them.
+	Found func() (lookups, hits int)
+	Above int64        // bytes of KV in a faster tier, which fills before the pool
+	Log   *slog.Logger // nil: nothing is logged
+	Now   func() time.Time
 }
 
 // Divider divides one pool.
@@ -73,7 +76,7 @@ type Divider struct {
 	last     alloc.Decision
 	lastP99  float64
 	lastLate float64
-	saves    float64   // milliseconds that a cached row saves: the time that missed rows took in the last epoch
+	saves    float64   // milliseconds that a cached row saves: what fetching one took in the last epoch
 	filling  bool      // rows are not yet in their new places
 	grown    int       // rows that there is room for since then
 	fetched  time.Time // end of the last fetch
@@ -98,6 +101,7 @@ type part struct {
 	requests            int
 	hot, kvHits         int
 	lookups, lookupHits int
+	fetched             int // rows
 	events              int
 	fetching, computing float64 // milliseconds
 	linked              float64 // milliseconds in which the link was busy
@@ -109,7 +113,8 @@ func (p part) since(before part) part {
 		began: before.began, requests: p.requests - before.requests, hot: p.hot - before.hot,
 		kvHits:  p.kvHits - before.kvHits,
 		lookups: p.lookups - before.lookups, lookupHits: p.lookupHits - before.lookupHits, events: p.events - before.events,
-		fetching: p.fetching - before.fetching, computing: p.computing - before.computing, linked: p.linked - before.linked,
+		fetched: p.fetched - before.fetched, linked: p.linked - before.linked,
+		fetching: p.fetching - before.fetching, computing: p.computing - before.computing,
 	}
 }
 
@@ -197,7 +202,10 @@ func (d *Divider) Done(r Request) {
 // fetch the others.
 func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 	d.Looked(keys)
-	d.Found(len(keys), hits, fetching)
+	d.mu.Lock()
+	d.found(len(keys), hits)
+	d.mu.Unlock()
+	d.Fetched(len(keys)-hits, fetching)
 }
 
 // Looked shows the ghost of rows the hashes of keys that were looked up.
@@ -212,20 +220,35 @@ func (d *Divider) Looked(keys []uint64) {
 	}
 }
 
-// Found counts rows that were looked up: how many there were, how many were cached, and how long it took to fetch the
-// others.
-func (d *Divider) Found(lookups, hits int, fetching time.Duration) {
+// found counts rows that were looked up: how many there were, and how many were cached. The caller holds mu.
+func (d *Divider) found(lookups, hits int) {
+	d.epoch.lookups += lookups
+	d.epoch.lookupHits += hits
+}
+
+// Fetched counts rows that were not cached, and how long it took to fetch them.
+func (d *Divider) Fetched(rows int, took time.Duration) {
 	now := d.cfg.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := &d.epoch
-	e.lookups += lookups
-	e.lookupHits += hits
-	e.fetching += ms(fetching)
-	if fetching > 0 { // concurrent fetches occupy the link only once
-		e.linked += ms(min(fetching, max(now.Sub(d.fetched), 0)))
+	e.fetched += rows
+	e.fetching += ms(took)
+	if took > 0 { // concurrent fetches occupy the link only once
+		e.linked += ms(min(took, max(now.Sub(d.fetched), 0)))
 		d.fetched = now
 	}
+}
+
+// ask counts the rows that were found since it asked before. The caller holds turn.
+func (d *Divider) ask() {
+	if d.cfg.Found == nil {
+		return
+	}
+	lookups, hits := d.cfg.Found()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.found(lookups, hits)
 }
 
 func ms(t time.Duration) float64 { return float64(t) / float64(time.Millisecond) }
@@ -279,6 +302,7 @@ func (d *Divider) Glance() bool {
 
 // glimpse sums up the requests since the last glance.
 func (d *Divider) glimpse() alloc.Observation {
+	d.ask()
 	now := d.cfg.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -311,6 +335,7 @@ func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
 // observe sums up the epoch and begins the next. The caller holds turn.
 func (d *Divider) observe() alloc.Observation {
+	d.ask()
 	now := d.cfg.Now()
 	o, latencies := d.cut(now)
 	if len(latencies) > 0 {
@@ -331,8 +356,8 @@ func (d *Divider) cut(now time.Time) (o alloc.Observation, latencies []float64) 
 	rest := alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()}
 	o.Gains = e.gains.Plus(&rest)
 	o.Late, o.P99 = float64(e.late)/float64(max(e.requests, 1)), d.lastP99
-	if misses := e.lookups - e.lookupHits; misses > 0 && e.fetching > 0 {
-		d.saves = e.fetching / float64(misses)
+	if e.fetched > 0 && e.fetching > 0 {
+		d.saves = e.fetching / float64(e.fetched)
 	}
 	latencies = e.latencies
 	*e = epoch{part: part{began: now}, latencies: d.spare}

@@ -242,6 +242,29 @@ func TestGlances(t *testing.T) {
 	s.close(t)
 }
 
+// A missed row costs what a row that was fetched did, however many were missed: some were fetched ahead.
+func TestPriceOfARow(t *testing.T) {
+	s := newSystem(t)
+	asked := 0
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.5),
+		Found: func() (lookups, hits int) { asked++; return 100, 90 }}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Done(Request{User: 1})
+	d.Fetched(3, 2*time.Millisecond)
+	d.Fetched(5, 14*time.Millisecond)
+	d.Step()
+	if d.saves != 2 || d.state.EmbHit != 0.9 || asked != 1 {
+		t.Errorf("a row costs %v ms, %.2f are found, asked %d times; want 2, 0.90, once", d.saves, d.state.EmbHit, asked)
+	}
+	d.Step()
+	if d.saves != 2 {
+		t.Errorf("a row costs %v ms after an epoch without fetches, want 2", d.saves)
+	}
+	s.close(t)
+}
+
 // Concurrent fetches keep the link as busy as one of them does.
 func TestLinkIsBusyOnce(t *testing.T) {
 	s, w, clock := newSystem(t), &watcher{}, time.Unix(1000, 0)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"grebe/compute"
 	"grebe/embed"
@@ -23,6 +24,7 @@ type tableRows struct {
 	table      *embed.Table
 	incomplete *atomic.Uint64 // the model's
 	scratch    sync.Pool      // of *gathered
+	fetched    func(rows int, took time.Duration)
 }
 
 type gathered struct{ keys []uint64 }
@@ -41,7 +43,7 @@ func (g *gathered) ask(rows []int32) {
 //
 // What is cached of a user was computed with the rows as they were then.
 func FromTable(t *embed.Table) RowSource {
-	s := &tableRows{table: t, incomplete: &atomic.Uint64{}}
+	s := &tableRows{table: t, incomplete: &atomic.Uint64{}, fetched: func(int, time.Duration) {}}
 	s.scratch.New = func() any { return &gathered{} }
 	return s
 }
@@ -102,7 +104,9 @@ func (s *tableRows) Fetch(items []int32, to []float32, known []bool) error {
 	g := s.scratch.Get().(*gathered)
 	defer s.scratch.Put(g)
 	g.ask(items)
+	begin := time.Now()
 	got := s.table.GatherFloats(context.Background(), g.keys, to, known)
+	s.fetched(len(items), time.Since(begin))
 	if got.Err != nil || got.Broken > 0 {
 		s.incomplete.Add(1)
 	}
@@ -127,6 +131,14 @@ func (m *Model) SetCache(name string, c compute.RowCache) error {
 		return nil
 	}
 	return fmt.Errorf("hstu: a cache of table %s, which the model does not have", name)
+}
+
+// WatchItems has f called after each fetch of a cache's rows of items, with their number and the time that it took. It
+// is called before the model is used.
+func (m *Model) WatchItems(f func(rows int, took time.Duration)) {
+	if s, ok := m.content.item.source.(*tableRows); ok {
+		s.fetched = f
+	}
 }
 
 // Caches reports whether batches sum rows of a table as they are, so that a cache in the device's memory helps.

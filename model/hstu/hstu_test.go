@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"grebe/compute"
 	"grebe/compute/ref"
@@ -477,10 +478,23 @@ func TestSetCache(t *testing.T) {
 		func(item int32) bool { return item < 0 })) {
 		t.Errorf("rows %v are fetched ahead", cache.ahead)
 	}
+	fetched := 0
+	m.WatchItems(func(rows int, took time.Duration) {
+		if fetched += rows; took <= 0 {
+			t.Errorf("%d rows took %v", rows, took)
+		}
+	})
 	for i, state := range hidden(t, m, uncached{dev}, p, answers) {
 		if !slices.Equal(state, want[i]) {
 			t.Errorf("candidate %d differs", i)
 		}
+	}
+	all := fetched
+	if err := m.content.item.source.Gather([]int32{1, 2}, make([]float32, 2*m.content.item.dim)); err != nil {
+		t.Fatal(err)
+	}
+	if all == 0 || fetched != all {
+		t.Errorf("%d fetched rows were told of, and %d that no cache asked for", all, fetched-all)
 	}
 }
 
