@@ -318,6 +318,46 @@ func TestDecisionsAreExplained(t *testing.T) {
 	s.close(t)
 }
 
+// While a checkpoint follows another, their dividers have the same labels: the later one is reported.
+func TestDividersOfOneName(t *testing.T) {
+	s, m := newSystem(t), &Metrics{}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(m)
+	boundary := func() (share float64) {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "grebe_pool_boundary" && len(f.GetMetric()) == 1 {
+				share = f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return share
+	}
+	refill := RefillConfig{Rows: func() int { return 64 }, Most: 64, RowBytes: 8, Name: "m"}
+	var removes []func()
+	for i, share := range []float64{0.3, 0.6} {
+		d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.5), Name: "m",
+			Memory: "device"}, share)
+		if err != nil {
+			t.Fatal(err)
+		}
+		removes = append(removes, m.Add(d))
+		defer m.Add(NewRefiller(refill))()
+		if got := boundary(); got != share {
+			t.Errorf("with %d dividers the boundary is at %v, want %v", i+1, got, share)
+		}
+	}
+	removes[1]()
+	if got := boundary(); got != 0.3 {
+		t.Errorf("when the later one has gone, the boundary is at %v, want 0.3", got)
+	}
+	removes[0]()
+	s.close(t)
+}
+
 // asker reports requests while it decides, as a server does.
 type asker struct {
 	d  *Divider

@@ -41,10 +41,12 @@ var (
 
 // Reported is a Divider or a Refiller.
 type Reported interface {
+	labels() [2]string // those of all of its metrics
 	collect(chan<- prometheus.Metric)
 }
 
-// Metrics reports Dividers and Refillers. The zero value reports none. It is safe for concurrent use.
+// Metrics reports Dividers and Refillers: of those with the same labels the last added, as a model has two memories
+// while one checkpoint follows another. The zero value reports none. It is safe for concurrent use.
 type Metrics struct {
 	mu   sync.Mutex
 	list []Reported
@@ -74,10 +76,15 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, s := range m.list {
-		s.collect(ch)
+	for i, s := range m.list {
+		labels := s.labels()
+		if !slices.ContainsFunc(m.list[i+1:], func(later Reported) bool { return later.labels() == labels }) {
+			s.collect(ch)
+		}
 	}
 }
+
+func (d *Divider) labels() [2]string { return [2]string{d.cfg.Name, d.cfg.Memory} }
 
 func (d *Divider) collect(ch chan<- prometheus.Metric) {
 	d.mu.Lock()
@@ -104,6 +111,8 @@ func (d *Divider) collect(ch chan<- prometheus.Metric) {
 	gauge(lackDesc, state.Gains.Emb.Sum(), "rows")
 	gauge(lackDesc, state.Gains.KV.Sum(), "kv")
 }
+
+func (r *Refiller) labels() [2]string { return [2]string{r.cfg.Name} }
 
 func (r *Refiller) collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
