@@ -362,10 +362,14 @@ func (r *Refill) expected(k *knownRow) float64 {
 	return back * float64(k.uses) / e.uses
 }
 
-// Hottest appends up to n rows, those of the highest worth: what a restart fetches. They are in no order.
-func (r *Refill) Hottest(dst []Wanted, n int) []Wanted {
+// Hottest appends up to n rows, those of the highest worth: what a restart fetches. They are in no order. It calls rest
+// every bucketsAtOne buckets, in which r may be used: rows whose worth changes meanwhile may be missing.
+func (r *Refill) Hottest(dst []Wanted, n int, rest func()) []Wanted {
 	var rows [33]int // by level
 	for i := range r.known {
+		if i%bucketsAtOne == bucketsAtOne-1 {
+			rest()
+		}
 		for j := range r.known[i] {
 			rows[bits.Len32(r.worth(&r.known[i][j]))]++
 		}
@@ -375,11 +379,16 @@ func (r *Refill) Hottest(dst []Wanted, n int) []Wanted {
 		least--
 		sum += rows[least]
 	}
-	more := n - sum // of the next level
+	more, before := n-sum, len(dst) // of the next level
 	for i := range r.known {
+		if i%bucketsAtOne == bucketsAtOne-1 {
+			rest()
+		}
 		for j := range r.known[i] {
 			k := &r.known[i][j]
 			switch l := bits.Len32(r.worth(k)); {
+			case len(dst)-before == n:
+				return dst
 			case l >= least:
 			case l == least-1 && l >= 2 && more > 0:
 				more--

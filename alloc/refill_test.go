@@ -156,7 +156,7 @@ func TestRefillIsBounded(t *testing.T) {
 	if stay < 90 {
 		t.Errorf("%d of 100 rows with 50 uses stayed", stay)
 	}
-	hot := r.Hottest(nil, 64)
+	hot := r.Hottest(nil, 64, func() {})
 	if len(hot) != 64 {
 		t.Fatalf("%d hottest rows, want 64", len(hot))
 	}
@@ -170,6 +170,32 @@ func TestRefillIsBounded(t *testing.T) {
 		if w.Uses < 2 || !r.Known(w.Key) && w.Key != hot[0].Key {
 			t.Fatalf("loaded %+v", w)
 		}
+	}
+}
+
+// The hottest rows are listed in parts, between which uses are noted: none is listed twice, and no more than were asked
+// for.
+func TestHottestRowsInParts(t *testing.T) {
+	r := NewRefill(1 << 15)
+	for i := range 20_000 {
+		r.Gathered(1, nil, []uint64{keyOf(i), keyOf(i)})
+	}
+	rests, next := 0, 0
+	hot := r.Hottest([]Wanted{{}}, 500, func() {
+		rests++
+		for range 1000 { // other rows become the hottest
+			next++
+			r.Gathered(2, nil, []uint64{keyOf(next), keyOf(next), keyOf(next), keyOf(next)})
+		}
+	})[1:]
+	seen := map[uint64]bool{}
+	for _, w := range hot {
+		if seen[w.Key] = true; w.Uses < 2 || !r.Known(w.Key) {
+			t.Fatalf("%+v", w)
+		}
+	}
+	if len(hot) != 500 || len(seen) != 500 || rests < 8 {
+		t.Errorf("%d rows, %d of them distinct, in %d parts; want 500 in 8 or more", len(hot), len(seen), rests)
 	}
 }
 

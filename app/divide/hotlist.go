@@ -1,6 +1,7 @@
 package divide
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 
 	"grebe/alloc"
 	"grebe/internal/durable"
@@ -101,9 +104,11 @@ func (r *Refiller) load() {
 			r.cfg.Name, "error", err)
 		return
 	}
+	slices.SortFunc(rows, func(a, b alloc.Wanted) int { return cmp.Compare(b.Uses, a.Uses) })
+	rows = rows[:min(len(rows), r.cfg.Rows())]
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.plan.Load(r.seconds(), rows[:min(len(rows), r.cfg.Rows())])
+	r.plan.Load(r.seconds(), rows)
 	if len(rows) > 0 {
 		r.cfg.Log.Info("rows that were hot before the start are fetched", "table", r.cfg.Name, "rows", len(rows))
 	}
@@ -114,8 +119,14 @@ func (r *Refiller) save() {
 	if r.cfg.File == "" {
 		return
 	}
+	most := min(mostHot, r.cfg.Rows())
+	rows := make([]alloc.Wanted, 0, most)
 	r.mu.Lock()
-	rows := r.plan.Hottest(nil, min(mostHot, r.cfg.Rows()))
+	rows = r.plan.Hottest(rows, most, func() { // look-ups do not wait for the whole of it
+		r.mu.Unlock()
+		runtime.Gosched()
+		r.mu.Lock()
+	})
 	r.mu.Unlock()
 	if len(rows) > 0 {
 		_ = r.trouble.Note(writeHot(r.cfg.File, r.cfg.Name, rows), "table", r.cfg.Name)

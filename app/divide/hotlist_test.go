@@ -50,6 +50,24 @@ func FuzzHotList(f *testing.F) {
 	})
 }
 
+// A cache that is smaller than the list begins with the hottest rows of it.
+func TestTheHottestOfAList(t *testing.T) {
+	file, list := filepath.Join(t.TempDir(), "items.rows"), make([]alloc.Wanted, 64)
+	for i := range list {
+		list[i] = alloc.Wanted{Key: uint64(i+1) * 0x9E3779B97F4A7C15, Uses: uint32(i) + 2}
+	}
+	if err := writeHot(file, "items", list); err != nil {
+		t.Fatal(err)
+	}
+	r := NewRefiller(RefillConfig{Rows: func() int { return 8 }, Most: 256, RowBytes: 8, Name: "items", File: file})
+	r.load()
+	for i, w := range list {
+		if r.plan.Known(w.Key) != (i >= 56) {
+			t.Errorf("row %d of 64: it is known: %v", i, i < 56)
+		}
+	}
+}
+
 // A damaged list is no reason not to start.
 func TestADamagedHotListIsLeftAlone(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "items.rows")
