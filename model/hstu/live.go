@@ -26,7 +26,7 @@ type live struct {
 
 	mu      sync.Mutex
 	seq     uint64           // of the last change
-	changed map[int32]uint64 // the last change of items that the base has as they were
+	changed map[int32]uint64 // the last change of items that the base has as they were, also while it is read again
 	all     uint64           // the last change of all items that the base does not have; 0: none
 
 	wake chan struct{}
@@ -110,14 +110,18 @@ func (x *live) change(rows []int32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.seq++
-	for _, row := range rows {
-		if int(row) < x.m.cfg.Items {
-			x.changed[row] = x.seq
-		}
-	}
-	if rows == nil || len(x.changed) > mostChanged {
+	if rows == nil {
 		x.all = x.seq
-		clear(x.changed)
+	}
+	for _, row := range rows {
+		if int(row) >= x.m.cfg.Items {
+			continue
+		}
+		if _, had := x.changed[row]; had || len(x.changed) < mostChanged {
+			x.changed[row] = x.seq
+		} else {
+			x.all = x.seq
+		}
 	}
 	if x.all > 0 || len(x.changed) > foldChanged {
 		select {

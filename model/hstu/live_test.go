@@ -235,6 +235,26 @@ func TestRetrieveInAnOutage(t *testing.T) {
 	}
 }
 
+// While all items wait to be read again, those that have been read since they changed keep their new vectors.
+func TestRetrieveKeepsWhatWasReadUntilAllIs(t *testing.T) {
+	every := make([]int32, mostChanged+100)
+	for i := range every {
+		every[i] = int32(i)
+	}
+	for what, rows := range map[string][]int32{"all at once": nil, "too many": every} {
+		dev, r := ref.New(), rand.New(rand.NewPCG(5, 6))
+		w := newLiveWorld(t, dev, "f32", len(every), r)
+		w.put(t, []int{5, 17, len(every) - 1}, r)
+		w.check(t, what+": three changed", dev, "f32", r)
+		w.store.is = true // so that nothing is read
+		w.m.live.change(rows)
+		w.check(t, what+": and all are to be read", dev, "f32", r)
+		if !w.m.Stale() {
+			t.Error(what, "is not stale")
+		}
+	}
+}
+
 // A store that does not answer when a model is opened stops nothing: items have default rows until it does.
 func TestRetrieveOpensInAnOutage(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
