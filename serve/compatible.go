@@ -206,7 +206,8 @@ func (s *Service) describeModel(sl *slot) *grebev1.Model {
 	sl.mu.Unlock()
 	out := &grebev1.Model{
 		Id: m.Name, Object: "model", Created: m.loaded.Unix(), OwnedBy: "grebe", Architecture: m.Architecture,
-		Dtype: m.DType, Scoring: m.scoresBy(), VocabSize: int32(m.Vocab), MaxModelLen: int32(m.Positions), Version: m.Version,
+		Dtype: m.DType, Scoring: m.scoresBy(), VocabSize: int32(min(m.Vocab, math.MaxInt32)),
+		MaxModelLen: int32(m.Positions), Version: m.Version,
 	}
 	if r != nil {
 		out.Reload = r.describe()

@@ -88,12 +88,13 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 	all := e.sequence(s, c, u)
 	s.metrics.unknown.Add(float64(all.unknown))
 	h := &history{at: hstu.Moment{Query: s.now().Unix(), Events: all.times}, tokens: all.tokens, events: len(all.tokens)}
+	content := all.content
 	if over := h.events - m.MaxEvents(); over > 0 {
 		step := max(1, m.MaxEvents()/8)
 		cut := min((over+step-1)/step*step, h.events)
 		h.tokens, h.events = h.tokens[cut:], h.events-cut
 		h.at.Events = h.at.Events[min(cut, len(h.at.Events)):]
-		all.content = all.content[min(cut*m.Width(), len(all.content)):]
+		content = content[min(cut*m.Width(), len(content)):]
 		h.note = fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents())
 	}
 	if len(m.Config().Features) > 0 {
@@ -104,7 +105,7 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 		h.tokens = append(rows, h.tokens...)
 	}
 	if m.Featured() {
-		h.content = append(m.AppendContext(nil, h.tokens[:len(h.tokens)-h.events]), all.content...)
+		h.content = append(m.AppendContext(nil, h.tokens[:len(h.tokens)-h.events]), content...)
 		h.tokens = m.Identity(h.content)
 	}
 	return h, nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"testing"
@@ -167,5 +168,16 @@ func TestContextRows(t *testing.T) {
 		{Features: map[string]float64{"group": -1}}})
 	if want := map[string][]int32{"group": {3, 4}}; !maps.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("rows are %v, want %v", got, want)
+	}
+}
+
+// Tokens that are hashes have 2³¹ values, one more than the field of the answer holds.
+func TestFeaturedVocabularyIsNotNegative(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, featuredSpec(false)))
+	got, err := newEventWorld(t, dir, "f32", 300).plain.Model("m")
+	must(t, err)
+	if got.VocabSize != math.MaxInt32 {
+		t.Errorf("vocab_size is %d", got.VocabSize)
 	}
 }
