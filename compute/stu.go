@@ -74,6 +74,9 @@ type SumPart struct {
 	Scale  float32
 }
 
+// MaxSumParts is how many parts Sum takes on every device.
+const MaxSumParts = 8
+
 // STU is a Runner that runs layers of HSTU. It is one if its Shape has Pointwise; heads and KV heads are the
 // same then, and Inter and Rope are not used:
 //
@@ -82,7 +85,7 @@ type SumPart struct {
 // Keep, in the last layer, drops rows of u too.
 type STU interface {
 	Runner
-	// Sum sets x[r] = Σ Scale·row(r) over the parts, in order.
+	// Sum sets x[r] = Σ Scale·row(r) over the parts, in order, at most MaxSumParts.
 	Sum(parts []SumPart)
 	// UVQK computes LayerNorm(x)·UVQKᵀ + bias, keeps SiLU(u) and q, and writes k and v, rounded to
 	// Shape.KV, to the segments' chunks.

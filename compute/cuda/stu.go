@@ -9,24 +9,21 @@ import (
 	"grebe/internal/offheap"
 )
 
-// maxParts is how many parts Sum may have.
-const maxParts = 8
-
 // sums are the inputs of Sum: where each row's part lies in its table, and parts that come from the host. Their
 // places depend on the runner only, as graphs need it.
 type sums struct {
 	rows    int // of a part: the runner's
 	parts   int // of the batch
 	index   *driver.Host
-	indices driver.Ptr // [maxParts][rows]
+	indices driver.Ptr // [compute.MaxSumParts][rows]
 
 	stride  int // columns of vectors
-	host    [maxParts]*driver.Host
-	vectors [maxParts]driver.Ptr // [rows][stride], for parts that have been vectors
-	sent    [maxParts]bool       // of the batch: the part is vectors
+	host    [compute.MaxSumParts]*driver.Host
+	vectors [compute.MaxSumParts]driver.Ptr // [rows][stride], for parts that have been vectors
+	sent    [compute.MaxSumParts]bool       // of the batch: the part is vectors
 
-	cached [maxParts]*lookup // for parts that have come from a cache of rows
-	fills  bool              // vectors of the batch are being filled from caches, ahead of its operations
+	cached [compute.MaxSumParts]*lookup // for parts that have come from a cache of rows
+	fills  bool                         // vectors of the batch are being filled from caches, ahead of its operations
 }
 
 func (s *sums) open(d *device, rows, stride int) error {
@@ -34,11 +31,11 @@ func (s *sums) open(d *device, rows, stride int) error {
 		return nil
 	}
 	s.rows, s.stride = rows, stride
-	indices, err := d.alloc(4 * maxParts * rows)
+	indices, err := d.alloc(4 * compute.MaxSumParts * rows)
 	if err != nil {
 		return err
 	}
-	if s.index, err = d.c.AllocHost(4 * maxParts * rows); err != nil {
+	if s.index, err = d.c.AllocHost(4 * compute.MaxSumParts * rows); err != nil {
 		s.index = nil
 		d.free(indices)
 		return err
@@ -123,8 +120,8 @@ func (r *runner) takeSum(parts []compute.SumPart) error {
 	if r.shape.Pointwise == nil {
 		return errors.New("the shape is a decoder's")
 	}
-	if len(parts) < 1 || len(parts) > maxParts {
-		return fmt.Errorf("%d parts, want 1 to %d", len(parts), maxParts)
+	if len(parts) < 1 || len(parts) > compute.MaxSumParts {
+		return fmt.Errorf("%d parts, want 1 to %d", len(parts), compute.MaxSumParts)
 	}
 	for i := range parts {
 		if err := r.checkPart(&parts[i]); err != nil {

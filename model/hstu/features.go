@@ -8,6 +8,7 @@ import (
 	"math"
 	"strconv"
 
+	"grebe/compute"
 	"grebe/plan"
 )
 
@@ -57,7 +58,30 @@ func (c *Config) checkContent() error {
 		}
 		names[f.Name], sizes[f.Table] = true, own
 	}
+	if n := c.summands(); n > compute.MaxSumParts {
+		return fmt.Errorf("rows are the sum of up to %d rows of tables, at most %d: want fewer content_features, or a "+
+			"preprocessor", n, compute.MaxSumParts)
+	}
 	return nil
+}
+
+// summands returns how many parts a batch sums at most.
+func (c *Config) summands() int {
+	n := 1 // the item, or the MLP of all content
+	for _, more := range []bool{len(c.ActionWeights) > 0, len(c.Features) > 0, c.Positions != None, c.Times != None} {
+		if more {
+			n++
+		}
+	}
+	if c.Preprocessor > 0 {
+		return n
+	}
+	for _, f := range c.Content {
+		if n++; f.Target {
+			n++ // what events have in its place
+		}
+	}
+	return n
 }
 
 // RowOf returns the row of a table with so many rows for an id: id modulo rows. It is what the model is trained with,

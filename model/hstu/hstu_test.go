@@ -80,6 +80,30 @@ func TestConfigRefuses(t *testing.T) {
 	}
 }
 
+// A row is the sum of as many parts as every device takes, and of one if a preprocessor makes it.
+func TestConfigRefusesMoreSummandsThanADeviceTakes(t *testing.T) {
+	change := map[string]any{"hstu_preprocessor_hidden_dim": nil, "item_mlp_hidden_dim": nil,
+		"position_encoding": Absolute, "hstu_embedding_table_dim": 32, "time_encoding": QuerySqrt, "retrieval": false}
+	var list []any // beside item, action, contextual row, position and time
+	for i := range 4 {
+		name := fmt.Sprint("f", i)
+		list = append(list, map[string]any{"name": name, "table": name, "num_embeddings": 5, "embedding_dim": 32,
+			"target": i == 2})
+		change["content_features"] = list
+		c, err := ParseConfig(changed(t, "meta", change))
+		switch {
+		case i < 2 && (err != nil || c.summands() != 6+i):
+			t.Errorf("%d features: %v", i+1, err)
+		case i >= 2 && (err == nil || !strings.Contains(err.Error(), fmt.Sprintf("up to %d rows of tables, at most 8", 7+i))):
+			t.Errorf("%d features: got %v, want an error", i+1, err)
+		}
+	}
+	change["hstu_preprocessor_hidden_dim"] = 8
+	if _, err := ParseConfig(changed(t, "meta", change)); err != nil {
+		t.Errorf("with a preprocessor: %v", err)
+	}
+}
+
 func TestRecomputes(t *testing.T) {
 	for _, c := range []struct {
 		change map[string]any
