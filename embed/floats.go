@@ -53,6 +53,42 @@ func (t *Table) GatherFloats(ctx context.Context, keys []uint64, out []float32, 
 	return g
 }
 
+// readRows is how many rows Read asks the store for at a time.
+const readRows = 256
+
+// Read is GatherFloats past the cache, for readers of a whole table: no count of look-ups, misses or shards has it, and
+// Watch reports nothing. It asks for a few rows at a time, each time within the table's timeout, and stops where the
+// store fails: out has default rows then behind the first read ones. keys MUST be distinct.
+func (t *Table) Read(ctx context.Context, keys []uint64, out []float32) (read int, err error) {
+	s := t.scratch.Get().(*scratch)
+	defer t.scratch.Put(s)
+	dim, rb := t.Dim(), t.store.RowBytes()
+	for first := 0; first < len(keys); first += readRows {
+		n := min(readRows, len(keys)-first)
+		if err == nil {
+			s.reset()
+			s.keys = append(s.keys, keys[first:first+n]...)
+			var g Gathered
+			t.fetch(ctx, s, &g)
+			if err = g.Err; err == nil {
+				read += n
+			}
+		}
+		for i := range n {
+			row, to := t.def, out[(first+i)*dim:][:dim]
+			if read > first && s.found[i] {
+				row = s.rows[i*rb:][:rb]
+			}
+			if !t.bf16 {
+				copy(Bytes(to), row)
+			} else if !widen(to, row) {
+				widen(to, t.def)
+			}
+		}
+	}
+	return read, err
+}
+
 // PutFloats is Put for rows as float32. It refuses rows that do not Fit.
 func (t *Table) PutFloats(ctx context.Context, keys []uint64, rows []float32) error {
 	if !t.bf16 {

@@ -2,6 +2,7 @@ package embed
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -55,6 +56,62 @@ func TestRefill(t *testing.T) {
 		}
 		if got := table.Refill(t.Context(), hashes[:2], []float32{0.1, 0.1}); got.Asked != 0 {
 			t.Errorf("%s: fetched cached rows again: %+v", policy, got)
+		}
+	}
+}
+
+// failing is a store that fails from some trip on.
+type failing struct {
+	*Memory
+	trips []int // rows of each
+	most  int
+}
+
+func (s *failing) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
+	if s.trips = append(s.trips, len(keys)); len(s.trips) > s.most {
+		return errors.New("the store is away")
+	}
+	return s.Memory.Gather(ctx, keys, rows, found)
+}
+
+// Read has the rows that GatherFloats has, in short trips, and nobody counts it. It stops where the store fails.
+func TestRead(t *testing.T) {
+	for _, bf16 := range []bool{false, true} {
+		store := &failing{Memory: NewMemory(1000, testRow), most: 1 << 30}
+		cache := cacheOf(t, 4*setSlots, "default")
+		table, err := NewTable(store, cache, TableConfig{BF16: bf16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dim := table.Dim()
+		keys, rows := make([]uint64, 600), make([]float32, 600*dim)
+		for i := range keys {
+			keys[i] = uint64(i)
+		}
+		for i := range rows {
+			rows[i] = float32(i % 100)
+		}
+		if err := table.PutFloats(t.Context(), keys[:580], rows[:580*dim]); err != nil { // others are missing
+			t.Fatal(err)
+		}
+		clear(rows[580*dim:])
+		table.CountShards(1000)
+		stop := table.Watch(func(Batch) { t.Error("a read is reported") })
+		before, looked := table.Stats(), cache.Stats()
+		got := slices.Repeat([]float32{7}, 600*dim)
+		read, err := table.Read(t.Context(), keys, got)
+		if err != nil || read != 600 || !slices.Equal(got, rows) || !slices.Equal(store.trips, []int{256, 256, 88}) {
+			t.Errorf("bf16 %v: %d rows in trips of %v, %v", bf16, read, store.trips, err)
+		}
+		stop()
+		if after, now := table.Stats(), cache.Stats(); after != before || now != looked || table.Shards().seen.Load() != 0 {
+			t.Errorf("counted %+v after %+v, %+v after %+v", after, before, now, looked)
+		}
+		store.trips, store.most = nil, 1
+		clear(rows[256*dim:])
+		read, err = table.Read(t.Context(), keys, got)
+		if err == nil || read != 256 || !slices.Equal(got, rows) || len(store.trips) != 2 {
+			t.Errorf("in an outage: %d rows in trips of %v, %v", read, store.trips, err)
 		}
 	}
 }

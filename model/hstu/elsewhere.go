@@ -62,11 +62,14 @@ func (s *tableRows) Gather(items []int32, out []float32) error {
 var errOutage = errors.New("hstu: the store of a table does not answer")
 
 // Read implements changing.
-func (s *tableRows) Read(items []int32, out []float32) error {
-	if got := s.get(items, out); got.Err != nil {
-		return fmt.Errorf("%w: %w", errOutage, got.Err)
+func (s *tableRows) Read(items []int32, out []float32) (read int, err error) {
+	g := s.scratch.Get().(*gathered)
+	defer s.scratch.Put(g)
+	g.ask(items)
+	if read, err = s.table.Read(context.Background(), g.keys, out); err != nil {
+		return read, fmt.Errorf("%w: %w", errOutage, err)
 	}
-	return nil
+	return read, nil
 }
 
 // Listen implements changing.

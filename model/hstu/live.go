@@ -38,8 +38,9 @@ type live struct {
 // changing is a RowSource that reports changes.
 type changing interface {
 	RowSource
-	// Read is Gather, but returns an error where the store did not answer.
-	Read(rows []int32, out []float32) error
+	// Read is Gather for distinct rows, which no count of look-ups has. Where the store does not answer it returns an
+	// error and how many of the first rows it read; the others are default rows.
+	Read(rows []int32, out []float32) (read int, err error)
 	// Listen has changed called with rows that have changed, nil: all may have, until stop returns.
 	Listen(changed func(rows []int32)) (stop func())
 }
@@ -60,6 +61,8 @@ const (
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 
+	mostRetries = 5 // of a read, before the base is read from its start again
+
 	rest = 9 // times as long as it read the base again, the goroutine does not
 )
 
@@ -78,7 +81,7 @@ func newLive(ctx context.Context, dev compute.Device, m *Model) (*live, error) {
 			return err
 		}
 		return m.readVectors(first, to, func(rows []int32, out []float32) error {
-			err := source.Read(rows, out)
+			_, err := source.Read(rows, out)
 			failed = failed || err != nil
 			if errors.Is(err, errOutage) {
 				return nil
@@ -223,7 +226,11 @@ func (x *live) read(v, was *view, newer []int32) error {
 	width := x.m.cfg.Hidden
 	fresh := make([]float32, len(newer)*width)
 	if len(newer) > 0 {
-		if err := x.m.vectorsOf(newer, fresh, x.source.Read); err != nil {
+		err := x.m.vectorsOf(newer, fresh, func(rows []int32, out []float32) error {
+			_, err := x.source.Read(rows, out)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -276,7 +283,7 @@ func (x *live) fold(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return x.m.readVectors(first, to, x.source.Read)
+		return x.m.readVectors(first, to, func(rows []int32, out []float32) error { return x.insist(ctx, rows, out) })
 	}
 	base, err := x.again(ctx, all, items, read)
 	if err != nil || !x.take(ctx) {
@@ -299,6 +306,24 @@ func (x *live) fold(ctx context.Context) error {
 		x.mu.Unlock()
 	}
 	return err
+}
+
+// insist reads rows, and those that the store did not give again and again.
+func (x *live) insist(ctx context.Context, rows []int32, out []float32) error {
+	retry, width := firstRetry, x.source.Dim()
+	for tries := 0; ; tries++ {
+		read, err := x.source.Read(rows, out)
+		if !errors.Is(err, errOutage) || tries == mostRetries {
+			return err
+		}
+		if rows, out = rows[read:], out[read*width:]; read > 0 {
+			retry, tries = firstRetry, 0
+		}
+		if wait(ctx, retry); ctx.Err() != nil {
+			return ctx.Err()
+		}
+		retry = min(2*retry, lastRetry)
+	}
 }
 
 // take waits for the turn. It returns false when ctx ends.

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"grebe/compute"
 	"grebe/compute/ref"
@@ -21,11 +23,16 @@ import (
 // away is a store that may be unreachable.
 type away struct {
 	embed.Store
-	is bool
+	is    bool
+	trips []int // rows of each, where it is not nil
+	fails int   // which of them, once
 }
 
 func (a *away) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
-	if a.is {
+	if a.trips != nil {
+		a.trips = append(a.trips, len(keys))
+	}
+	if a.is || a.trips != nil && len(a.trips) == a.fails {
 		return errors.New("the store is away")
 	}
 	return a.Store.Gather(ctx, keys, rows, found)
@@ -253,6 +260,21 @@ func TestRetrieveKeepsWhatWasReadUntilAllIs(t *testing.T) {
 			t.Error(what, "is not stale")
 		}
 	}
+}
+
+// Where the store fails once while the base is read again, what it gave before is not read a second time.
+func TestRetrieveReadsAFailedBatchAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev, r := ref.New(), rand.New(rand.NewPCG(2, 8))
+		w := newLiveWorld(t, dev, "f32", 1000, r)
+		w.store.trips, w.store.fails = []int{}, 3
+		w.m.live.change(nil)
+		time.Sleep(2 * firstRetry)
+		if want := []int{256, 256, 256, 256, 232}; !slices.Equal(w.store.trips, want) || w.m.Stale() {
+			t.Errorf("rows are read in trips of %v, want %v; stale %v", w.store.trips, want, w.m.Stale())
+		}
+		w.check(t, "after that", dev, "f32", r)
+	})
 }
 
 // A store that does not answer when a model is opened stops nothing: items have default rows until it does.
