@@ -70,7 +70,8 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		return nil, err
 	}
 	weights, err := hstu.OpenWith(mc.Path, m.app.device, model.Options{
-		DType: mc.DType, KV: mc.KVDType, Progress: m.app.telling(ctx, mc.Name, m.progress), Context: ctx}, sources)
+		DType: mc.DType, KV: mc.KVDType, Progress: m.app.telling(ctx, mc.Name, m.progress), Context: ctx,
+		Warn: func(text string) { m.app.log.Warn(text, "model", mc.Name) }}, sources)
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,8 @@ type Options struct {
 	// Matrices that are multiplied together (queries, keys and values; gate and up) are kept together. One that matches
 	// no matrix is an error.
 	Keep []string
-	// Warn, when set, is told once that weights of 8 bits are expanded.
+	// Warn, when set, is told once that weights of 8 bits are expanded, and now and then, by any goroutine and as long as
+	// the model is open, that items cannot be read again.
 	Warn func(text string)
 	// Progress, when set, is called now and then with the bytes of weights loaded so far and in all.
 	Progress func(done, total int64)

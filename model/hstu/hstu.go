@@ -67,7 +67,7 @@ func OpenWith(dir string, dev compute.Device, opts model.Options, sources map[st
 		return nil, fmt.Errorf("hstu: %w", err)
 	}
 	l := &loader{cfg: cfg, dev: dev, set: set, sources: sources, progress: opts.Progress, total: set.Bytes(),
-		ctx: opts.Loading()}
+		ctx: opts.Loading(), warn: opts.Warn}
 	m := &Model{cfg: cfg, set: set}
 	for _, s := range sources {
 		if t, ok := s.(*tableRows); ok {

@@ -3,6 +3,7 @@ package hstu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -21,6 +22,7 @@ type live struct {
 	m      *Model
 	dev    compute.Device
 	source changing
+	warn   func(text string)
 	turn   chan struct{} // held by who replaces what is retrieved from
 	now    atomic.Pointer[view]
 
@@ -61,19 +63,21 @@ const (
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 
+	tellAgain = time.Hour // before the same cause of a failure is told again
+
 	mostRetries = 5 // of a read, before the base is read from its start again
 
 	rest = 9 // times as long as it read the base again, the goroutine does not
 )
 
 // newLive reads all items. The store need not answer: default rows stand in then, until it does.
-func newLive(ctx context.Context, dev compute.Device, m *Model) (*live, error) {
+func newLive(ctx context.Context, dev compute.Device, m *Model, warn func(text string)) (*live, error) {
 	source, ok := m.content.item.source.(changing)
 	if !ok {
 		return nil, errors.New("retrieval wants the rows of items from a table that reports changes")
 	}
 	x := &live{m: m, dev: dev, source: source, turn: make(chan struct{}, 1), changed: map[int32]uint64{},
-		wake: make(chan struct{}, 1)}
+		wake: make(chan struct{}, 1), warn: warn}
 	x.ends = source.Listen(x.change)
 	failed := false
 	base, err := newIndex(dev, m, m.cfg.Items, func(first int, to []float32) error {
@@ -249,7 +253,7 @@ func (x *live) read(v, was *view, newer []int32) error {
 
 // run reads parts of the base again, or all of it, until ctx ends.
 func (x *live) run(ctx context.Context) {
-	retry := firstRetry
+	retry, told := firstRetry, map[string]time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -257,13 +261,37 @@ func (x *live) run(ctx context.Context) {
 		case <-x.wake:
 		}
 		begin := time.Now()
-		for ctx.Err() == nil && x.fold(ctx) != nil {
+		for ctx.Err() == nil {
+			err := x.fold(ctx)
+			if err == nil {
+				break
+			}
+			if ctx.Err() == nil {
+				x.tell(err, told, time.Now())
+			}
 			wait(ctx, retry)
 			retry, begin = min(2*retry, lastRetry), time.Now()
 		}
 		retry = firstRetry
 		wait(ctx, min(rest*time.Since(begin), lastRetry))
 	}
+}
+
+// tell says why the base is not read again, each cause once an hour. told is when each was said.
+func (x *live) tell(err error, told map[string]time.Time, now time.Time) {
+	why := "reading them fails"
+	switch {
+	case errors.Is(err, errOutage):
+		why = "the store of their table does not answer"
+	case errors.Is(err, compute.ErrNoMemory):
+		why = "the device has no memory for them"
+	}
+	if at, ok := told[why]; x.warn == nil || ok && now.Sub(at) < tellAgain {
+		return
+	}
+	told[why] = now
+	x.warn(fmt.Sprintf("changed items cannot be read for retrieval: %s (%v); items keep older vectors until another try "+
+		"succeeds", why, err))
 }
 
 // wait waits, unless ctx ends before.

@@ -3,12 +3,14 @@ package hstu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,6 +277,51 @@ func TestRetrieveReadsAFailedBatchAgain(t *testing.T) {
 		}
 		w.check(t, "after that", dev, "f32", r)
 	})
+}
+
+// scarce is a device that has no memory for so many tables of products.
+type scarce struct {
+	compute.Device
+	compute.Multiplier
+	left int
+}
+
+func (d *scarce) Linear(dt compute.DType, w ...compute.Tensor) (compute.Linear, error) {
+	if d.left--; d.left >= 0 {
+		return nil, compute.ErrNoMemory
+	}
+	return d.Device.Linear(dt, w...)
+}
+
+// Where a device has no memory, what nobody uses any more is collected, and the block is made once more, but not again.
+func TestBlockIsMadeOnceMoreWithoutMemory(t *testing.T) {
+	dev := devices(t)["cpu"]
+	for left, ok := range []bool{true, true, false} {
+		d := &scarce{dev, dev.(compute.Multiplier), left}
+		reads := 0
+		_, err := newBlock(d, 32, 0, 8, func(int, []float32) error { reads++; return nil })
+		if reads != 1 || ok != (err == nil) || !ok && !errors.Is(err, compute.ErrNoMemory) {
+			t.Errorf("no memory %d times: %d reads, %v", left, reads, err)
+		}
+	}
+}
+
+// Each cause of a failure is told once an hour.
+func TestTellsWhyItemsAreNotRead(t *testing.T) {
+	var got []string
+	x := &live{warn: func(text string) { got = append(got, text) }}
+	told, begin := map[string]time.Time{}, time.Unix(1_700_000_000, 0)
+	for minute := range 61 {
+		now := begin.Add(time.Duration(minute) * time.Minute)
+		x.tell(fmt.Errorf("%w: a timeout", errOutage), told, now)
+		if minute == 7 {
+			x.tell(compute.ErrNoMemory, told, now)
+		}
+	}
+	if len(got) != 3 || !strings.Contains(got[0], "does not answer") || !strings.Contains(got[1], "no memory for them") ||
+		got[2] != got[0] {
+		t.Errorf("told %q", got)
+	}
 }
 
 // A store that does not answer when a model is opened stops nothing: items have default rows until it does.

@@ -32,6 +32,7 @@ type loader struct {
 	held        int64
 	ctx         context.Context // of the loading
 	progress    func(done, total int64)
+	warn        func(text string) // nil: nobody is told
 	done, total int64
 	err         error
 }
@@ -188,7 +189,7 @@ func (l *loader) index(m *Model) {
 	var err error
 	var bytes int64
 	if m.content.item.source != nil {
-		if m.live, err = newLive(l.ctx, l.dev, m); err == nil {
+		if m.live, err = newLive(l.ctx, l.dev, m, l.warn); err == nil {
 			bytes = m.live.now.Load().base.bytes
 		}
 	} else {

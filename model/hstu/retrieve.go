@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 
 	"grebe/compute"
@@ -28,7 +29,11 @@ const indexRows = 16384
 func newIndex(dev compute.Device, m *Model, items int, read func(first int, to []float32) error) (*index, error) {
 	x := &index{width: m.cfg.Hidden, items: items}
 	if r, ok := dev.(compute.Retriever); ok && m.dt == compute.BF16 {
-		v, err := r.Vectors(items, x.width, read)
+		var v compute.Vectors
+		err := withMemory(func() (err error) {
+			v, err = r.Vectors(items, x.width, read)
+			return err
+		})
 		if err == nil {
 			x.vectors, x.bytes, x.asked = v, v.Bytes(), newCompany(v)
 		}
@@ -52,11 +57,26 @@ func newBlock(dev compute.Device, width, first, n int, read func(first int, to [
 	if err := read(first, rows); err != nil {
 		return nil, err
 	}
-	block, err := newLinear(dev, rows, n, width, nil)
+	var block *linear
+	err := withMemory(func() (err error) {
+		block, err = newLinear(dev, rows, n, width, nil)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("the vectors of %d items: %w", n, err)
 	}
 	return block, nil
+}
+
+// withMemory calls f, and once more if the device has no memory: an index that nobody uses any more has its memory
+// until the garbage collector finds that out.
+func withMemory(f func() error) error {
+	err := f()
+	if errors.Is(err, compute.ErrNoMemory) {
+		runtime.GC()
+		err = f()
+	}
+	return err
 }
 
 // readVectors writes the vectors of items from first on to to, from the rows that gather gets.
