@@ -17,7 +17,8 @@ import (
 // vectors of all items, and a small index of those that have changed since. Retrieve reads changed rows once, when they
 // are asked for first. When there are many, a goroutine reads their part of the base again, or all of it.
 //
-// Where the store does not answer, items keep the vectors that they had, Stale says so, and both try again.
+// Where the store does not answer, items keep the vectors that they had, Stale says so, and both try again. Retrieve
+// does so once a second: requests do not all wait for a store that is away.
 type live struct {
 	m      *Model
 	dev    compute.Device
@@ -30,6 +31,7 @@ type live struct {
 	seq     uint64           // of the last change
 	changed map[int32]uint64 // the last change of items that the base has as they were, also while it is read again
 	all     uint64           // the last change of all items that the base does not have; 0: none
+	pause   time.Time        // until then no request reads changed items: the store has just failed
 
 	wake chan struct{}
 	stop context.CancelFunc
@@ -145,6 +147,13 @@ func (x *live) behind(v *view) bool {
 	return x.all > 0 || x.seq > v.seq
 }
 
+// paused reports whether requests do not read changed items now.
+func (x *live) paused(now time.Time) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return now.Before(x.pause)
+}
+
 // Stale reports whether items are retrieved by older rows than their table has, because they are being read or the
 // table's store does not answer.
 func (m *Model) Stale() bool { return m.live != nil && m.live.behind(m.live.now.Load()) }
@@ -153,11 +162,13 @@ func (m *Model) Stale() bool { return m.live != nil && m.live.behind(m.live.now.
 func (x *live) retrieve(ctx context.Context, user []float32, n int, without []int32,
 	eligible func(item int32) bool) (found []Found, broken int, err error) {
 	v := x.now.Load()
-	if x.behind(v) {
+	if x.behind(v) && !x.paused(time.Now()) {
 		if !x.take(ctx) {
 			return nil, 0, ctx.Err()
 		}
-		v, err = x.refresh(x.now.Load().base, false)
+		if v = x.now.Load(); !x.paused(time.Now()) { // nor after the one before
+			v, err = x.refresh(v.base, false)
+		}
 		if <-x.turn; err != nil {
 			return nil, 0, err
 		}
@@ -209,6 +220,9 @@ func (x *live) refresh(base *index, must bool) (*view, error) {
 	if len(v.items) > 0 {
 		err := x.read(v, was, newer)
 		if errors.Is(err, errOutage) && !must {
+			x.mu.Lock()
+			x.pause = time.Now().Add(firstRetry)
+			x.mu.Unlock()
 			return was, nil
 		}
 		if err == nil {

@@ -213,7 +213,9 @@ func (w *liveWorld) settled(t *testing.T) {
 }
 
 // While the store does not answer, items have the vectors that they had, and the model says so.
-func TestRetrieveInAnOutage(t *testing.T) {
+func TestRetrieveInAnOutage(t *testing.T) { synctest.Test(t, inAnOutage) }
+
+func inAnOutage(t *testing.T) {
 	dev, r := ref.New(), rand.New(rand.NewPCG(3, 1))
 	w := newLiveWorld(t, dev, "f32", 300, r)
 	state := make([]float32, 32)
@@ -230,6 +232,22 @@ func TestRetrieveInAnOutage(t *testing.T) {
 	if err != nil || !w.m.Stale() || !slices.Equal(got, before) {
 		t.Errorf("in an outage: stale %v, %v", w.m.Stale(), err)
 	}
+	w.store.trips = []int{}
+	for range 5 {
+		if _, _, err := w.m.Retrieve(t.Context(), state, 300, 0, nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	time.Sleep(firstRetry)
+	for range 5 {
+		if _, _, err := w.m.Retrieve(t.Context(), state, 300, 0, nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(w.store.trips) != 1 {
+		t.Errorf("the store that is away was asked %d times in a second", len(w.store.trips))
+	}
+	time.Sleep(firstRetry)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	w.m.live.turn <- struct{}{}
