@@ -25,6 +25,7 @@ type Shards struct {
 	counts [MostShards]struct{ looked, missed atomic.Int64 }
 
 	mu         sync.Mutex
+	tripped    bool    // there was a round trip to the store
 	took, rows float64 // recent milliseconds of round trips to the store, and the rows that they brought
 }
 
@@ -33,6 +34,7 @@ const (
 	shardRecent = 256  // look-ups of a shard after which its counts are halved
 	shardLeast  = 4    // look-ups of a shard that say whether it is held
 	rowsRecent  = 4096 // rows after which the measured time of a row counts half
+	rowsTrip    = 256  // a round trip counts as if it brought so many rows at least
 )
 
 // NewShards returns counts for keys below a number, before a cache of so many rows.
@@ -90,16 +92,23 @@ func halve(n *atomic.Int64) {
 	n.Add(v/2 - v)
 }
 
-// fetched takes a round trip to the store that brought rows.
+// fetched takes a round trip to the store that brought rows. Most of a short one is the way to the store, which the rows
+// of a request go together: a share of it per row would make many rows far too dear. The first one connects to the
+// store and does not count.
 func (s *Shards) fetched(rows int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.tripped {
+		s.tripped = true
+		return
+	}
+	rows = max(rows, rowsTrip)
 	keep := math.Exp2(-float64(rows) / rowsRecent)
 	s.took = s.took*keep + float64(took)/float64(time.Millisecond)
 	s.rows = s.rows*keep + float64(rows)
 }
 
-// RowMs returns the measured milliseconds to fetch a row from the store; 0: none was fetched.
+// RowMs returns the measured milliseconds to fetch a row from the store; 0: none was measured.
 func (s *Shards) RowMs() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

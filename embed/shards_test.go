@@ -97,17 +97,31 @@ func TestTheTimeOfARowFollowsTheStore(t *testing.T) {
 	if s.RowMs() != 0 {
 		t.Error("a time before the first round trip")
 	}
-	for range 100 {
-		s.fetched(100, 10*time.Millisecond)
+	s.fetched(1000, time.Hour) // connects
+	for range 10 {
+		s.fetched(1000, 100*time.Millisecond)
 	}
 	if got := s.RowMs(); got < .099 || got > .101 {
 		t.Errorf("%v ms, want 0.1", got)
 	}
-	for range 1000 {
-		s.fetched(100, time.Millisecond)
+	for range 100 {
+		s.fetched(1000, 10*time.Millisecond)
 	}
 	if got := s.RowMs(); got < .0099 || got > .0101 {
 		t.Errorf("%v ms, want 0.01", got)
+	}
+}
+
+// What a thousand rows take does not depend on how many rows the measured round trips brought.
+func TestShortTripsDoNotMakeRowsDear(t *testing.T) {
+	for _, rows := range []int{1, 3, 16, 256, 2000} {
+		s := NewShards(100, 0)
+		for range 100 { // half a millisecond to the store, and 2 µs for a row
+			s.fetched(rows, 500*time.Microsecond+time.Duration(rows)*2*time.Microsecond)
+		}
+		if got := 1000 * s.RowMs(); got < 1.9 || got > 4.1 {
+			t.Errorf("after trips of %d rows 1,000 take %.1f ms, want 2 to 4", rows, got)
+		}
 	}
 }
 

@@ -428,3 +428,29 @@ func TestRowsAreReadWhileOthersCompute(t *testing.T) {
 		}
 	}
 }
+
+// A node that measured badly once, or that does not tell what a row costs, still gets its share of requests that need
+// rows: it would not measure again without them.
+func TestABadMeasurementOfRowsIsNoLossOfRequests(t *testing.T) {
+	for _, odd := range []float64{3.75, 0} {
+		r, counts := fleet(t, Config{Users: 1000, Shards: 8}, 3), [3]int{}
+		for i := range 3000 {
+			now := time.Duration(i) * 20 * milli
+			for n, ms := range []float64{.0025, .003, odd} {
+				r.Heard(n, &Heartbeat{At: now, RowMs: ms}, now)
+			}
+			q := ask(mix(uint64(i)))
+			q.Shards, q.UserRows = []uint32{1, 2, 3}, 1000
+			counts[r.Pick(q, now).Node]++
+		}
+		for n, got := range counts {
+			if got < 600 || got > 1400 {
+				t.Errorf("a node that reports %v ms a row is there: node %d got %d of 3,000 requests", odd, n, got)
+			}
+		}
+		r.Lost(2)
+		if len(r.rowCosts) != 2 {
+			t.Errorf("after a node was lost there are %d reports of rows", len(r.rowCosts))
+		}
+	}
+}

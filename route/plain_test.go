@@ -309,7 +309,7 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 	misses := 0.0
 	for _, s := range q.Shards { // each stands for as many rows
 		if s >= 100 || !slices.Contains(p.beats[n].Shards, s) {
-			misses += p.beats[n].RowMs / float64(len(q.Shards))
+			misses += p.rowMs() / float64(len(q.Shards))
 		}
 	}
 	embedded := in.User
@@ -428,6 +428,18 @@ func (p *plain) joint(q *Request, now time.Duration) int {
 	return node
 }
 
+// rowMs returns what a row costs: the lower median of what nodes report.
+func (p *plain) rowMs() float64 {
+	all := []float64{0}
+	for n, b := range p.beats {
+		if !p.lost[n] && b.RowMs > 0 {
+			all = append(all, b.RowMs)
+		}
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
 // means returns the exponential means of what requests so far, and this one, cost without KV and without rows.
 func (p *plain) means(q *Request) (kv, emb float64) {
 	user, up, cached := int(q.Prompt.User), p.up(), int32(0)
@@ -438,7 +450,7 @@ func (p *plain) means(q *Request) (kv, emb float64) {
 		m := p.config.Nodes[n].Costs.Model
 		kv += (m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)) / float64(len(up))
 		rows := float64(q.UserRows)*(1-float64(cached)/float64(user)) + float64(q.ItemRows)
-		emb += p.beats[n].RowMs * rows / float64(len(up))
+		emb += p.rowMs() * rows / float64(len(up))
 	}
 	p.costs = append(p.costs, [2]float64{kv, emb})
 	kv, emb = p.costs[0][0], p.costs[0][1]

@@ -176,9 +176,8 @@ func (r *Router) measure(q *Request) {
 	for _, n := range r.up {
 		m := &r.config.Nodes[n].Costs.Model
 		now.kv += m.Predict(user, user*(user+1)/2, 1) - m.Predict(0, 0, 1)
-		now.emb += r.members[n].rowMs * rows
 	}
-	now.kv, now.emb = now.kv/float64(len(r.up)), now.emb/float64(len(r.up))
+	now.kv, now.emb = now.kv/float64(len(r.up)), r.rowMs()*rows
 	if r.misses == (misses{}) {
 		r.misses = now
 	}

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"slices"
+
 	"grebe/plan"
 	"grebe/schedule"
 )
@@ -63,7 +65,29 @@ func (r *Router) rows(node int, q *Request, in *schedule.Request) float64 {
 		return 0
 	}
 	missing := float64(r.missing(node, q.Shards)) / float64(len(q.Shards))
-	return r.members[node].rowMs * missing * (float64(q.UserRows)*uncached(in) + float64(q.ItemRows))
+	return r.rowMs() * missing * (float64(q.UserRows)*uncached(in) + float64(q.ItemRows))
+}
+
+// rowMs returns the milliseconds to fetch a row at any node: the lower median of what nodes report. Nodes that report
+// nothing count alike. With a node's own measurement, one that measured badly once would get no request that needs rows,
+// fetch none and never measure again. A node whose store is really slow is found by its answers.
+func (r *Router) rowMs() float64 {
+	if len(r.rowCosts) == 0 {
+		return 0
+	}
+	return r.rowCosts[(len(r.rowCosts)-1)/2]
+}
+
+// replaceRowMs replaces a node's report of what a row costs; 0: none.
+func (r *Router) replaceRowMs(old, fresh float64) {
+	if old > 0 {
+		i, _ := slices.BinarySearch(r.rowCosts, old)
+		r.rowCosts = slices.Delete(r.rowCosts, i, i+1)
+	}
+	if fresh > 0 {
+		i, _ := slices.BinarySearch(r.rowCosts, fresh)
+		r.rowCosts = slices.Insert(r.rowCosts, i, fresh)
+	}
 }
 
 // uncached returns the share of the user's tokens whose KV a node does not find.

@@ -43,9 +43,10 @@ type Router struct {
 	places  *placement.Map // nil: there is none
 	view
 
-	resting    []bool   // by node: see Rest
-	shards     []uint64 // by node: set of embedding shards that it holds
-	shardWords int      // of such a set
+	resting    []bool    // by node: see Rest
+	shards     []uint64  // by node: set of embedding shards that it holds
+	shardWords int       // of such a set
+	rowCosts   []float64 // what nodes report that a row costs, sorted; those that do not report it are left out
 	weights    weights
 	misses     misses // costs that the weights are from, unless they are configured
 	last       lastNodes
@@ -79,7 +80,7 @@ func New(c Config) (*Router, error) {
 	}
 	r.resting = make([]bool, n)
 	r.shards = make([]uint64, n*r.shardWords)
-	r.typical.sorted = make([]float64, 0, n)
+	r.typical.sorted, r.rowCosts = make([]float64, 0, n), make([]float64, 0, n)
 	var err error
 	r.index, err = residency.NewIndex(residency.IndexConfig{Nodes: n, Users: c.Users, Items: c.Items, Skip: r.skip()})
 	return r, err
@@ -124,9 +125,11 @@ func (r *Router) SetMap(m *placement.Map) { r.places = m }
 
 // Heard takes a node's heartbeat. It keeps no reference to it.
 func (r *Router) Heard(node int, h *Heartbeat, now time.Duration) {
+	old := r.members[node].rowMs
 	if !r.members[node].hear(h, now) {
 		return
 	}
+	r.replaceRowMs(old, r.members[node].rowMs)
 	held := r.shards[node*r.shardWords : (node+1)*r.shardWords]
 	clear(held)
 	for _, s := range h.Shards {
@@ -177,6 +180,7 @@ func (r *Router) Lost(node int) {
 	if r.members[node].ejected {
 		r.ejected--
 	}
+	r.replaceRowMs(r.members[node].rowMs, 0)
 	r.members[node] = member{}
 	r.index.Lose(node)
 }
