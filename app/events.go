@@ -77,9 +77,6 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	}
 	m.closers.add(weights.Close)
 	m.checkpoint = weights.CheckpointBytes()
-	if cfg.Cluster.Name != "" {
-		weights.CountShards()
-	}
 	why := weights.Config().Recomputes()
 	if why == "" {
 		if err := m.openMemory(cfg, mc, weights.Shape(), m.app.device.Memory()); err != nil {
@@ -101,6 +98,9 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	}
 	if err := m.memory.cacheTables(cfg, mc, weights); err != nil {
 		return nil, err
+	}
+	if cfg.Cluster.Name != "" {
+		weights.CountShards() // once it is known what is cached where
 	}
 	if err := m.memory.divideDevice(cfg, mc); err != nil {
 		return nil, err

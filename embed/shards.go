@@ -21,7 +21,7 @@ const (
 type Shards struct {
 	shift  int
 	recent int64 // look-ups after which all counts are halved
-	seen   atomic.Int64
+	seen   atomic.Int64 // look-ups that were counted since then
 	counts [MostShards]struct{ looked, missed atomic.Int64 }
 
 	mu         sync.Mutex
@@ -64,8 +64,8 @@ func (s *Shards) Of(key uint64) uint32 { return uint32(min(key>>s.shift, MostSha
 // Count takes a batch of keys, of which those at misses missed the cache.
 func (s *Shards) Count(keys []uint64, misses []int32) {
 	step := 1 + len(keys)/shardSample
-	seen := s.seen.Add(int64(len(keys)))
-	first := int(uint64(seen) % uint64(step))
+	seen := s.seen.Add(int64((len(keys) + step - 1) / step))
+	first := int(uint64(seen) * 0x9e3779b97f4a7c15 >> 32 % uint64(step)) // no position is always left out
 	for i := first; i < len(keys); i += step {
 		c := &s.counts[s.Of(keys[i])]
 		if c.looked.Add(1) >= shardRecent {

@@ -78,7 +78,7 @@ func TestShardsAreHeldWhileTheirRowsAreCached(t *testing.T) {
 	if got := heldBits(s); !slices.Equal(got, want) {
 		t.Errorf("holds %v, want %v", got, want)
 	}
-	look(400, 512, 400) // 32,768 rows through a cache of 2,048
+	look(400, 512, 800) // 32,768 rows through a cache of 2,048
 	look(100, 16, 1)    // of which few are left
 	if got := heldBits(s); len(got) > 0 {
 		t.Errorf("holds %v of what left the cache", got)
@@ -88,6 +88,23 @@ func TestShardsAreHeldWhileTheirRowsAreCached(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { s.Count([]uint64{1, 2, 3}, []int32{1}) }); n > 0 {
 		t.Errorf("counting allocates %v times", n)
+	}
+}
+
+// All shards of a catalog that is cached are held, however large batches are.
+func TestLargeBatchesHoldAllShards(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, batch := range []int{100, 1000, 4000, 20_000} {
+		s, keys := NewShards(1<<20, 0), make([]uint64, batch)
+		for range 1000 {
+			for i := range keys {
+				keys[i] = rng.Uint64N(1 << 20)
+			}
+			s.Count(keys, nil)
+		}
+		if got := len(heldBits(s)); got < 1000 {
+			t.Errorf("with batches of %d %d of 1,024 shards are held", batch, got)
+		}
 	}
 }
 
