@@ -20,7 +20,7 @@ const (
 // memory, and looks at some of a batch's keys. Tables in memory are not counted: none of their rows is fetched.
 type Shards struct {
 	shift  int
-	recent int64 // look-ups after which all counts are halved
+	recent int64        // look-ups after which all counts are halved
 	seen   atomic.Int64 // look-ups that were counted since then
 	counts [MostShards]struct{ looked, missed atomic.Int64 }
 

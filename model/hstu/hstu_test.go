@@ -487,15 +487,25 @@ func TestSetCache(t *testing.T) {
 	c := readCases(t, "absolute")[4]
 	p, _, answers := c.layout(t, m)
 	want := hidden(t, m, dev, p, answers)
-	_, table := stored(t, m.content.item)
+	store, _ := stored(t, m.content.item)
+	table, err := embed.NewTable(struct{ embed.Store }{store}, nil, embed.TableConfig{}) // its rows are fetched
+	if err != nil {
+		t.Fatal(err)
+	}
 	m = openWith(t, dir, dev, map[string]RowSource{"item_id": FromTable(table)})
 	cache := &rowCache{}
+	if m.CountShards(); m.Shards() == nil {
+		t.Error("look-ups are not counted")
+	}
 	m.Prefetch([]int32{m.Candidate(3)}, nil) // there is no cache
 	if err := m.SetCache("creators", cache); err == nil {
 		t.Error("a cache of a table that the model does not have is no error")
 	}
 	if err := m.SetCache("item_id", cache); err != nil {
 		t.Fatal(err)
+	}
+	if m.Shards() != nil {
+		t.Error("the look-ups that miss the device's cache count as all")
 	}
 	m.Prefetch([]int32{m.Candidate(3), int32(m.Vocab() - 1), m.Candidate(7)}, nil)
 	if want := []int32{3, m.Item(int32(m.Vocab() - 1)), 7}; !slices.Equal(cache.ahead, slices.DeleteFunc(want,

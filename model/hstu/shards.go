@@ -2,17 +2,26 @@ package hstu
 
 import "grebe/embed"
 
-// CountShards has the look-ups of the model's item table counted by shard.
+// CountShards has the look-ups of the model's item table counted by shard. It is called after SetCache.
 func (m *Model) CountShards() {
-	if s, ok := m.content.item.source.(*tableRows); ok {
-		s.table.CountShards(m.cfg.Items)
+	if t := m.counted(); t != nil {
+		t.CountShards(m.cfg.Items)
 	}
 }
 
 // Shards returns the look-ups of the model's item table by shard; nil: they are not counted.
 func (m *Model) Shards() *embed.Shards {
-	if s, ok := m.content.item.source.(*tableRows); ok {
-		return s.table.Shards()
+	if t := m.counted(); t != nil {
+		return t.Shards()
+	}
+	return nil
+}
+
+// counted returns the item table whose look-ups tell what a node has cached, or nil. Behind a cache in the device's
+// memory a table sees only what that cache misses: the nodes with the rows would seem to lack them.
+func (m *Model) counted() *embed.Table {
+	if s, ok := m.content.item.source.(*tableRows); ok && m.content.item.cache == nil {
+		return s.table
 	}
 	return nil
 }
