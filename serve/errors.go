@@ -51,7 +51,11 @@ type Error struct {
 	field   string // path in the request, or empty
 	problem string
 	after   time.Duration // when to retry; 0: soon
+	cause   error         // engine.ErrNoMemory, or nil
 }
+
+// Unwrap returns what a caller in this process treats in its own way, or nil.
+func (e *Error) Unwrap() error { return e.cause }
 
 func (e *Error) Error() string {
 	if e.field == "" {
@@ -117,7 +121,9 @@ func AsError(err error) *Error {
 	case errors.Is(err, engine.ErrLost):
 		return Errorf(Unavailable, "", "the device is lost and being opened again")
 	case errors.Is(err, engine.ErrNoMemory):
-		return Errorf(Unavailable, "", "the device has no memory left for the request: ask again later, or for less")
+		e := Errorf(Unavailable, "", "the device has no memory left for the request: ask again later, or for less")
+		e.cause = engine.ErrNoMemory
+		return e
 	case errors.Is(err, engine.ErrClosed):
 		return Errorf(Unavailable, "", "the model is shutting down")
 	case errors.Is(err, context.Canceled):

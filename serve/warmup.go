@@ -8,6 +8,7 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/engine"
 	"grebe/generate"
 )
 
@@ -93,7 +94,7 @@ func (w *WarmUp) add(sl *slot, rare bool) {
 }
 
 // Run asks for as much as fits into a time. Later calls go on. Run returns the first failure that is a model's own
-// fault, after which the model is not asked again, and the context's error.
+// fault, after which the model is not asked again, and the context's error. What finds no memory is left out.
 func (w *WarmUp) Run(ctx context.Context, within time.Duration) error {
 	for start := time.Now(); w.Left() > 0 && time.Since(start) < within; {
 		if err := w.step(ctx); err != nil {
@@ -111,6 +112,9 @@ func (w *WarmUp) step(ctx context.Context) error {
 	step := w.steps[w.next]
 	w.next++
 	err := ownFault(w.ask(ctx, &step))
+	if errors.Is(err, engine.ErrNoMemory) { // only for this step: those that need less may fit
+		return nil
+	}
 	if err != nil {
 		w.forget(step.slot)
 	}

@@ -3,9 +3,11 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,6 +69,23 @@ func countsOf(text string) string {
 		}
 	}
 	return out.String()
+}
+
+// Where the device has no memory for a large request, the warm-up goes on with smaller ones.
+func TestWarmUpLeavesOutWhatDoesNotFit(t *testing.T) {
+	f, small := &servetest.Runner{}, atomic.Int64{}
+	f.Set(func(_ context.Context, j *engine.Job) error {
+		if len(j.Plan.Segments[1].Tokens) > 500 {
+			return fmt.Errorf("engine: %w", engine.ErrNoMemory)
+		}
+		small.Add(1)
+		return nil
+	})
+	s := newFake(t, func(c *Config) { c.Models = c.Models[:1]; c.Models[0].Runner = f; c.Models[0].Positions = 1000 })
+	w := s.NewWarmUp()
+	if err := w.Run(t.Context(), time.Minute); err != nil || w.Left() > 0 || small.Load() == 0 {
+		t.Errorf("%v, %d left, %d small requests", err, w.Left(), small.Load())
+	}
 }
 
 // A failure of a model ends its warm-up.
