@@ -86,13 +86,13 @@ func (s *Shards) Count(keys []uint64, misses []int32) {
 	}
 }
 
-// halve loses nothing that others add meanwhile.
+// halve loses nothing that others add meanwhile, and others may halve meanwhile.
 func halve(n *atomic.Int64) {
-	v := n.Load()
-	n.Add(v/2 - v)
+	for v := n.Load(); !n.CompareAndSwap(v, v/2); v = n.Load() {
+	}
 }
 
-// fetched takes a round trip to the store that brought rows. Most of a short one is the way to the store, which the rows
+// fetched takes a round trip to the store that brought rows. Most of a short one is the way there, which the rows
 // of a request go together: a share of it per row would make many rows far too dear. The first one connects to the
 // store and does not count.
 func (s *Shards) fetched(rows int, took time.Duration) {

@@ -69,7 +69,7 @@ func (r *Router) rows(node int, q *Request, in *schedule.Request) float64 {
 }
 
 // rowMs returns the milliseconds to fetch a row at any node: the lower median of what nodes report. Nodes that report
-// nothing count alike. With a node's own measurement, one that measured badly once would get no request that needs rows,
+// nothing count alike. With a node's own time, one that measured badly once would get no request that needs rows,
 // fetch none and never measure again. A node whose store is really slow is found by its answers.
 func (r *Router) rowMs() float64 {
 	if len(r.rowCosts) == 0 {
