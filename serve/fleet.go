@@ -85,7 +85,8 @@ func (s *Service) asked(ctx context.Context, op, model string, deadline int32, r
 		c.start = at
 	}
 	a := &Asked{Op: op, Model: c.model.Name, Message: req, Start: c.start, Deadline: c.start.Add(c.deadline)}
-	if c.model.Cache != nil {
+	e, _ := c.model.reads().(*events)
+	if c.model.Cache != nil || e != nil && e.model.Shards() != nil { // a model that recomputes reads all rows each time
 		err = describe(c, a)
 	}
 	return a, err
@@ -109,7 +110,9 @@ func (s *Service) describe(c *call, a *Asked, m *grebev1.User, candidates []*gre
 	if err := c.model.reads().tokens(s, w, user, candidates); err != nil {
 		return err
 	}
-	a.Sizes = c.model.Cache.Sizes(w.asked(candidates != nil && c.model.Scoring.Kind == Pointwise))
+	if c.model.Cache != nil {
+		a.Sizes = c.model.Cache.Sizes(w.asked(candidates != nil && c.model.Scoring.Kind == Pointwise))
+	}
 	if e, ok := c.model.reads().(*events); ok {
 		a.Shards = e.shards(s, w, candidates)
 		if a.Shards != nil {
