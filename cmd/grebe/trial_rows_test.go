@@ -29,8 +29,8 @@ import (
 //
 // The device and the link to Redis take given times and nothing of the processor. The log has what the simulator
 // predicts for the same requests: which groups gather on which node depends on the order of the first requests, and the
-// shares of rows with it. So the short form only wants that all requests are answered and that no node is left out.
-// GREBE_TRIAL=full tries all policies.
+// shares of rows with it. So the short form wants that all requests are answered, that no node is left out, and that
+// most rows are cached. GREBE_TRIAL=full tries all policies.
 func TestTrialRows(t *testing.T) {
 	w := newRowsWorkload(t, long(1600, 600))
 	got := map[string]rowsResult{}
@@ -44,6 +44,9 @@ func TestTrialRows(t *testing.T) {
 		if least := (len(w.list) - w.warm) / 10; both.by[node] < least {
 			t.Errorf("emb-kv: %v: %s answered fewer than %d", both, node, least)
 		}
+	}
+	if both.rows < .7 {
+		t.Errorf("emb-kv: %v, want 70 %% of the rows", both)
 	}
 	if kv, emb := got["kv-only"], got["emb-only"]; trialFull() && (both.rows <= kv.rows || both.kv <= emb.kv) {
 		t.Errorf("emb-kv: %v; kv-only: %v; emb-only: %v", both, kv, emb)
