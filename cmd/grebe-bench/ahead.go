@@ -8,36 +8,37 @@ import (
 )
 
 type aheadCmd struct {
-	Parts   []string `want:"one of reuse, latency" help:"reuse, latency; default both." placeholder:"PART"`
+	Parts   []string `want:"one of reuse, latency" help:"Parts from the list above; default both." placeholder:"PART"`
 	IdleS   float64  `name:"idle-s" want:"above 0 and at most 86400" placeholder:"S"`
 	Rounds  int      `want:"at least 1 and at most 1000" placeholder:"N"`
 	Seconds float64  `want:"above 0 and at most 86400" placeholder:"S"`
 	Device  string   `default:"auto" want:"one of auto, cpu, cuda" placeholder:"DEVICE"`
 	Threads int      `want:"at least 1 and at most 1024" placeholder:"N"`
-	Check   bool     `help:"Fail when a bar is not reached."`
+	Check   bool     `help:"Exit with 1 if a target is missed."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 	programFlag
 }
 
 func (aheadCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"idle-s":  "Seconds that the cold server is idle; default 60.",
-		"rounds":  "Servers on which latency is measured; default 12.",
-		"seconds": "Least length of a slice; default 3. It is longer if fewer than 300 requests would come.",
-		"device":  "Of the server: auto, cpu or cuda.",
-		"threads": "Threads of the server; default one for each core.",
+		"idle-s":  "Seconds for which the cold server is idle; default 60.",
+		"rounds":  "Servers to measure latency on; default 12.",
+		"seconds": "Seconds of each measurement of latency; default 3, and longer until 300 requests came.",
+		"device":  "Device of the server: auto, cpu or cuda; default ${default}.",
+		"threads": "CPU threads of the server; default: one per core.",
 	}
 }
 
 func (aheadCmd) Help() string {
-	return `Measures what it is worth that an idle server computes items ahead, and what it costs requests.
+	return `Measures what a server gains by computing items while it is idle, and what that costs requests. Takes about
+six minutes, and longer on few cores.
 
-Reuse: a cold server of the demo is idle for a minute. Then users who come once rank 60 of the 400 hottest items
-each. At least 60 % of the tokens must be reused.
-
-Latency: requests come at half of the capacity, in slices of one server: before, with and after indexing. The P99
-with indexing may be 1.05 times the one without, in the median over the rounds. Takes about six minutes, and more on
-few cores.
+    reuse    A cold server is idle for a minute. Then new users each rank 60 of
+             the 400 most requested items. At least 60 % of the tokens must come
+             from the cache.
+    latency  Requests arrive at half of the highest rate: before, during and
+             after the computation of items. The P99 during it must be within
+             1.05 times that without, in the median of the rounds.
 
 Examples:
 

@@ -10,33 +10,42 @@ import (
 
 type allocatorCmd struct {
 	Workloads []string `want:"one of steady, trend, burst, swing, node-steady, node-trend, node-burst" placeholder:"NAME"`
-	Seeds     int      `want:"at least 1 and at most 5" help:"Seeds of each; default and most 5." placeholder:"N"`
+	Seeds     int      `want:"at least 1 and at most 5" help:"Seeds per workload, 1 to 5; default 5." placeholder:"N"`
 	Step      float64  `want:"at least 0.01 and at most 0.2" placeholder:"S"`
 	Parts     []string `want:"one of boundary, real, verdict, loads, margins, bound" placeholder:"PART"`
 	Costs     string   `want:"one of measured, derived" placeholder:"NAME"`
 	Rate      float64  `want:"at least 0.1 and at most 10" placeholder:"X"`
 	Policy    string   `type:"path" placeholder:"FILE"`
 	HTML      string   `name:"html" type:"path" want:"a file that can be written" placeholder:"FILE"`
-	Check     bool     `help:"Fail when a bar is not reached."`
+	Check     bool     `help:"Exit with 1 if a target is missed."`
 	JSON      bool     `name:"json" help:"Print JSON."`
 }
 
 func (allocatorCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"workloads": "steady, trend, burst, swing, node-steady, node-trend, node-burst; default all.",
-		"step":      "Between the static shares that are tried; default 0.05.",
-		"parts":     "boundary, real, verdict, loads, margins, bound; default all.",
-		"costs":     "measured, or derived: what work takes on an H200; default measured.",
-		"rate":      "Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound.",
-		"policy":    "Judge this policy, of grebe-bench train allocator, instead of the one in the binary.",
-		"html":      "Write shares over time beside the optimum's here.",
+		"workloads": "steady, trend, burst, swing (one GPU), node-steady, node-trend, node-burst (eight GPUs); " +
+			"default all.",
+		"step":  "Distance between the fixed shares that are tried; default 0.05.",
+		"parts": "Parts from the list above; default all.",
+		"costs": "Costs of an H200: measured (with Grebe's kernels) or derived (from other kernels); default " +
+			"measured.",
+		"rate":   "For verdict and bound: multiple of the workload's rate. Default: 1 for verdict, several for bound.",
+		"policy": "Policy file of \"grebe-bench train allocator\" to judge instead of the built-in one.",
+		"html":   "Also write plots of the shares over time to this file.",
 	}
 }
 
 func (allocatorCmd) Help() string {
-	return `Divides a pool between embeddings and KV by every controller, on the same requests in virtual time, with the
-costs of an H200; the optimum knows each epoch's best share beforehand. Also measures what moving the boundary costs on
-this machine. Takes an hour; a part and a workload take minutes.
+	return `Compares ways to divide memory between embeddings and KV. Each controller gets the same requests in virtual
+time, with the costs of an H200. The optimum, which knows the best share of each epoch (5 s) in advance, is shown
+beside them. All parts take an hour; a single part and workload take minutes.
+
+    boundary  what moving the boundary costs on this machine, in real time
+    real      a small workload in real time, on this machine's memory
+    verdict   all controllers on each workload
+    loads     the gain at other rates
+    margins   the optimum against the best fixed share
+    bound     the P99 that no schedule of shares can beat
 
 Example:
 

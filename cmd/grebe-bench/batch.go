@@ -13,25 +13,27 @@ type batchCmd struct {
 	Candidates int     `default:"8" want:"at least 1 and at most 40" placeholder:"N"`
 	Rounds     int     `default:"7" want:"at least 1 and at most 1000" placeholder:"N"`
 	SliceS     float64 `name:"slice-s" default:"10" want:"at least 1 and at most 3600" placeholder:"S"`
-	Check      bool    `help:"Fail when a bar is not reached."`
+	Check      bool    `help:"Exit with 1 if a target is missed."`
 	JSON       bool    `name:"json" help:"Print JSON."`
 	programFlag
 }
 
 func (batchCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"device":     "Of the server: cpu, or the times of a device that computes nothing; default ${default}.",
-		"load":       "Online requests, as a share of what one client at a time gets; default ${default}.",
-		"candidates": "Of a request; default ${default}.",
-		"rounds":     "Times that all slices are measured; default ${default}.",
-		"slice-s":    "Seconds of a slice; default ${default}.",
+		"device": "Device of the server: cpu, or none:TIME+TIME, which only waits (per batch and per row); default " +
+			"${default}.",
+		"load":       "Rate of online requests, as a share of what one client at a time reaches; default ${default}.",
+		"candidates": "Candidates per request; default ${default}.",
+		"rounds":     "Repetitions of the four measurements; default ${default}.",
+		"slice-s":    "Seconds of each measurement; default ${default}.",
 	}
 }
 
 func (batchCmd) Help() string {
-	return `Measures a batch of requests (POST /v1/batches) beside online requests, in slices of one server of the demo:
-online requests alone, the batch alone, both, online requests alone. The batch must use at least 80 % of the time that
-online requests leave, and their P99 may be 1.1 times the one without it, in the medians over the rounds.
+	return `Measures a batch of requests (POST /v1/batches) that runs beside online requests. One server of the demo
+gets online requests alone, the batch alone, both, and online requests alone again. The batch must use at least 80 %
+of the time that online requests leave. The P99 of online requests must stay within 1.1 times that without the batch.
+Both are medians over the rounds.
 
 Examples:
 

@@ -12,40 +12,51 @@ type beamCmd struct {
 	Parts    []string `want:"one of attention, selection, recommend, filter" placeholder:"PART"`
 	Widths   []int    `want:"at least 1 and at most 4096" placeholder:"N"`
 	Contexts []int    `want:"at least 1" placeholder:"N"`
-	Blocks   int      `want:"at least 1" help:"Blocks that what is compared takes turns in; default 9." placeholder:"N"`
-	Clients  []int    `want:"at least 1" help:"Clients of the closed loops; default 1,4,16." placeholder:"N"`
-	Requests int      `want:"at least 1" help:"Requests of each closed loop; default 48." placeholder:"N"`
+	Blocks   int      `want:"at least 1" placeholder:"N"`
+	Clients  []int    `want:"at least 1" placeholder:"N"`
+	Requests int      `want:"at least 1" help:"Requests per number of clients; default 48." placeholder:"N"`
 	Model    string   `want:"one of tiny, small, qwen3-0.6b" placeholder:"NAME"`
 	Dir      string   `type:"path" placeholder:"DIR"`
-	Threads  int      `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
+	Threads  int      `want:"at least 1 and at most 1024" help:"CPU threads; default: all cores." placeholder:"N"`
 
 	Data   []string `want:"one of industrial, beauty" placeholder:"NAME"`
 	Folder string   `type:"path" default:"../shared/data" placeholder:"DIR"`
-	Users  int      `want:"at least 1" help:"With --data: test users; default all." placeholder:"N"`
+	Users  int      `want:"at least 1" help:"With --data: number of test users; default all." placeholder:"N"`
 
-	Check bool `help:"Fail when a bar is not reached."`
+	Check bool `help:"Exit with 1 if a target is missed."`
 	JSON  bool `name:"json" help:"Print JSON."`
 }
 
 func (beamCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"parts":  "attention, selection, recommend, filter; default all.",
-		"widths": "Beam widths; default 128,256,512 for attention, 128,512 for recommendations, with 32 for closed loops.",
-		"contexts": "Tokens of the prompt, multiples of 16; default 1024,4096 for attention, the first for " +
-			"recommendations.",
-		"model":  "tiny, small, qwen3-0.6b; default small, with --data tiny.",
-		"dir":    "Folder of the checkpoint, written when missing; default: in the user's cache folder.",
-		"data":   "Recommend to every test user of industrial or beauty instead.",
-		"folder": "Folder with the data; default ${default}.",
+		"parts": "Parts from the list above; default all.",
+		"widths": "Beam widths. Default: 128,256,512 for attention; 128,512 for requests; also 32 with several " +
+			"clients.",
+		"contexts": "Tokens of the prompt, multiples of 16; default 1024,4096. Requests use the first.",
+		"blocks":   "Repetitions; the compared ways take turns in each. Default 9.",
+		"clients":  "Clients that each wait for an answer before the next request; default 1,4,16.",
+		"model":    "Size of the model: tiny, small, qwen3-0.6b; default small, with --data tiny.",
+		"dir":      "Folder for the checkpoint; written if missing. Default: the user's cache folder.",
+		"data":     "Recommend to the test users of these real catalogs instead: industrial, beauty.",
+		"folder":   "With --data: folder of the data; default ${default}.",
 	}
 }
 
 func (beamCmd) Help() string {
-	return `Attention of beams behind one prompt beside beams that each attend to it alone, and the memory of both;
-selection from logits beside sorting and heaps; recommendations with and without the valid-path constraint, and with
-several clients; recommendations from a million items with ranges of prices and without. With --data: 64 beams for every
-test user of a catalog with real codes, each answer checked, and how many paths would be no items without the
-constraint. Takes about four minutes on two cores. The weights are random.
+	return `Measures the generation of items by beam search. The weights are random. Takes about four minutes on two
+cores.
+
+    attention  beams that share a prompt's keys, compared with beams that each
+               read them alone: time and memory
+    selection  choosing the next beams from logits, compared with sorting and
+               with heaps
+    recommend  whole requests: with and without the constraint to valid paths, and
+               with several clients
+    filter     whole requests on a million items, with and without ranges of
+               prices
+
+With --data it recommends with 64 beams to every test user of a real catalog, and checks each answer. It reports how
+many paths would not be items without the check.
 
 Examples:
 

@@ -29,14 +29,15 @@ import (
 )
 
 type blendCmd struct {
-	Quality blendQualityCmd `cmd:"" help:"How much worse blended prompts rank, by rule and share that is repaired."`
-	Speed   blendSpeedCmd   `cmd:"" help:"How much sooner blended prompts answer than with a prefix cache."`
-	Load    blendLoadCmd    `cmd:"" help:"Latency of blended prompts under load, beside a prefix cache's."`
-	Disk    blendDiskCmd    `cmd:"" help:"How soon blended prompts answer whose blocks are on disk."`
+	Quality blendQualityCmd `cmd:"" help:"How well blended prompts rank."`
+	Speed   blendSpeedCmd   `cmd:"" help:"How soon blended prompts answer, compared with a prefix cache."`
+	Load    blendLoadCmd    `cmd:"" help:"Latency of blended prompts under load, compared with a prefix cache."`
+	Disk    blendDiskCmd    `cmd:"" help:"How soon blended prompts answer when KV is on disk."`
 }
 
 func (blendCmd) Help() string {
-	return `Prompts of which KV from anywhere stands in for some tokens (prefix: blend).
+	return `Measures blended prompts (prefix: blend). A blended prompt uses KV of other prompts for some of its tokens
+and computes a share of them again.
 
 Examples:
 
@@ -50,26 +51,27 @@ type blendSpeedCmd struct {
 	Shape    string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b"`
 	Device   string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
 	Budgets  []float64 `want:"at least 0 and at most 1" placeholder:"SHARE,..."`
-	Repeats  int       `want:"at least 1" help:"Runs of each, in turns; default 9." placeholder:"N"`
+	Repeats  int       `want:"at least 1" help:"Repetitions; the ways take turns in each. Default 9." placeholder:"N"`
 	Multiple int       `want:"at least 1" placeholder:"N"`
 	Layers   int       `want:"at least 1" placeholder:"N"`
-	Seed     uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
+	Seed     uint64    `default:"1" help:"Seed of weights and tokens; default ${default}."`
 	JSON     bool      `name:"json" help:"Print JSON."`
 }
 
 func (blendSpeedCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"shape":    "Shape of random weights: ${enum}; default ${default}.",
-		"budgets":  "Shares that are computed again; default 0.3.",
-		"multiple": "Round the number of rows to a multiple; default the device's, 1: do not.",
-		"layers":   "Layers that compute all tokens; default as served, 1: as RcLLM.",
+		"shape":   "Size of the model, with random weights: ${enum}; default ${default}.",
+		"budgets": "Shares of the tokens that are computed again; default 0.3.",
+		"multiple": "Round the number of computed tokens to a multiple. Default: the device's multiple; 1 does not " +
+			"round.",
+		"layers": "First layers that compute all tokens. Default: as in a server; 1 is RcLLM's choice.",
 	}
 }
 
 func (blendSpeedCmd) Help() string {
-	return `Prompts made up as the paper's: 2.2 to 3.0 thousand tokens, two thirds to four fifths of them items, a quarter
-to a tenth history. A prefix cache has the preamble; blending has a block for every item and a prototype for every token
-of history.
+	return `Measures how soon blended prompts answer, compared with a prefix cache that has the preamble. Prompts have
+the sizes of the RcLLM paper: 2,200 to 3,000 tokens, of which 67 to 80 % are items and 10 to 25 % history. Blended
+prompts find cached KV for every item and every token of the history. The weights are random.
 
 Examples:
 
@@ -112,29 +114,33 @@ func (c *blendSpeedCmd) Run(w *cli.World) error {
 type blendLoadCmd struct {
 	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b"`
 	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
-	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
+	Budget  float64 `default:"0.3" want:"above 0 and at most 1"`
 	Share   float64 `default:"0.8" want:"at least 0.01 and at most 10"`
 	Seconds float64 `default:"48" want:"above 0 and at most 86400"`
-	Rounds  int     `default:"3" want:"at least 1" help:"In which both take turns; default ${default}."`
-	Prompts int     `default:"4" want:"at least 1" help:"Of each of three kinds; default ${default}."`
+	Rounds  int     `default:"3" want:"at least 1"`
+	Prompts int     `default:"4" want:"at least 1"`
 	Layers  int     `want:"at least 1" placeholder:"N"`
-	Seed    uint64  `default:"1" help:"Of weights, tokens and arrivals; default ${default}."`
+	Seed    uint64  `default:"1" help:"Seed of weights, tokens and arrivals; default ${default}."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 }
 
 func (blendLoadCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"shape":   "Shape of random weights: ${enum}; default ${default}.",
-		"share":   "Of the prefix cache's capacity at which requests arrive; default ${default}.",
-		"seconds": "Of requests, both ways together; default ${default}.",
-		"layers":  "Layers that compute all tokens; default as served, 1: as RcLLM.",
+		"shape":   "Size of the model, with random weights: ${enum}; default ${default}.",
+		"budget":  "Share of the tokens that is computed again; default ${default}.",
+		"share":   "Rate of the requests, as a share of the highest rate with the prefix cache; default ${default}.",
+		"seconds": "Length of the measurement in seconds, both ways together; default ${default}.",
+		"rounds":  "Repetitions; the two ways take turns in each. Default ${default}.",
+		"prompts": "Different prompts of each of the three sizes; default ${default}.",
+		"layers":  "First layers that compute all tokens. Default: as in a server; 1 is RcLLM's choice.",
 	}
 }
 
 func (blendLoadCmd) Help() string {
-	return `Prompts as of "bench blend speed", to an engine behind the server's queue and batches. First it is asked as
-much as it can answer, computing all but the preamble. Then requests arrive at random, at a share of that, and prompts
-are computed so or blended, in turns and at the same times. Latency counts from when a request was due.
+	return `Measures the latency of blended prompts under load, compared with a prefix cache that has the preamble.
+Prompts are those of "blend speed", and they go through the server's queue and batches. First the highest rate with
+the prefix cache is measured. Then requests arrive at random at a share of that rate, and the two ways take turns.
+Latency counts from the time at which a request was due.
 
 Examples:
 
@@ -160,30 +166,32 @@ func (c *blendLoadCmd) Run(w *cli.World) error {
 type blendDiskCmd struct {
 	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b"`
 	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
-	Dir     string  `type:"path" help:"Folder on the disk to measure; default that of temporary files." placeholder:"DIR"`
+	Dir     string  `type:"path" placeholder:"DIR"`
 	Rate    string  `want:"a size such as 1GiB" placeholder:"SIZE"`
 	Only    int     `default:"0" enum:"0,1,2,3" placeholder:"N"`
-	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
-	Repeats int     `want:"at least 1" help:"Runs of each way, in turns; default 7." placeholder:"N"`
+	Budget  float64 `default:"0.3" want:"above 0 and at most 1"`
+	Repeats int     `want:"at least 1" help:"Repetitions; the ways take turns in each. Default 7." placeholder:"N"`
 	Layers  int     `want:"at least 1" placeholder:"N"`
-	Seed    uint64  `default:"1" help:"Of weights and tokens; default ${default}."`
+	Seed    uint64  `default:"1" help:"Seed of weights and tokens; default ${default}."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 }
 
 func (blendDiskCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"shape": "Shape of random weights: ${enum}; default ${default}.",
-		"rate": "Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the " +
-			"disk does, with nothing there.",
-		"only":   "Of the three prompts, the first, second or third alone; default all.",
-		"layers": "Layers that compute all tokens; default as served, 1: as RcLLM.",
+		"shape": "Size of the model, with random weights: ${enum}; default ${default}.",
+		"dir":   "Folder on the disk to measure. Default: the folder for temporary files.",
+		"rate": "Read at most so much per second, such as 1GiB. Default: as fast as the disk, with nothing in the " +
+			"system's cache.",
+		"only":   "Measure the first, second or third prompt alone. Default: all.",
+		"budget": "Share of the tokens that is computed again; default ${default}.",
+		"layers": "First layers that compute all tokens. Default: as in a server; 1 is RcLLM's choice.",
 	}
 }
 
 func (blendDiskCmd) Help() string {
-	return `Prompts as of "bench blend speed", one at a time through the server's queue, whose items' blocks are on disk.
-They are read before the prompt takes its place there (ahead), or beside the layers that compute all its tokens and need
-none of them (beside), as served. Scores of all are compared, and are the same.
+	return `Measures how soon blended prompts answer when the KV of their items is on disk. Prompts are those of "blend
+speed", one at a time through the server's queue. KV is read either before the prompt enters the queue (ahead), or
+while the first layers compute, which do not need it (beside, as in a server). Both ways must give the same scores.
 
 Examples:
 
@@ -221,14 +229,14 @@ func (c *blendDiskCmd) Run(w *cli.World) error {
 
 type blendQualityCmd struct {
 	Config       string    `short:"c" type:"path" placeholder:"FILE"`
-	Model        string    `help:"Name of the model; default the first that scores by identifier." placeholder:"NAME"`
-	Users        int       `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	Model        string    `help:"Name of the model. Default: the first that scores by identifier." placeholder:"NAME"`
+	Users        int       `want:"at least 1" placeholder:"N"`
 	ItemsFile    string    `name:"items-file" type:"path" placeholder:"FILE"`
 	UsersFile    string    `name:"users-file" type:"path" placeholder:"FILE"`
 	RequestsFile string    `name:"requests-file" type:"path" placeholder:"FILE"`
 	Budgets      []float64 `want:"at least 0 and at most 1" placeholder:"SHARE,..."`
 	Rules        []string  `want:"one of learned, attention, rcllm, cacheblend, epic, both" placeholder:"RULE,..."`
-	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
+	NoOrders     bool      `name:"no-orders"`
 	Window       int       `want:"at least 0" default:"0" placeholder:"N"`
 	Multiple     int       `want:"at least 1" placeholder:"N"`
 	PoolFile     string    `name:"pool-file" type:"path" placeholder:"FILE"`
@@ -239,38 +247,48 @@ type blendQualityCmd struct {
 	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
 	DType        string    `name:"dtype" default:"auto" want:"one of auto, f32, bf16" placeholder:"FORMAT"`
 	Parallel     int       `default:"1" want:"at least 1 and at most 1024" placeholder:"N"`
-	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
+	Seed         uint64    `default:"1" help:"Seed of the shop and of the confidence intervals; default ${default}."`
 	JSON         bool      `name:"json" help:"Print JSON."`
 	cli.LogFlags
 }
 
 func (blendQualityCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"config":        "Configuration with the model to measure; default the demo's.",
-		"items-file":    "Items (NDJSON); default the configuration's.",
-		"users-file":    "Users (NDJSON) whose last item is held out; default the shop's test customers.",
-		"requests-file": "Questions (NDJSON) about these users, with their candidates.",
-		"budgets":       "Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1.",
-		"rules": "learned (with --learn), attention, rcllm, cacheblend, epic, both (attention and deviation); default " +
-			"all but the last.",
-		"window":     "Last tokens that are always computed; default ${default}.",
-		"multiple":   "Round the number of rows to a multiple, as a GPU does to 128; default the device's.",
-		"pool-file":  "Users (NDJSON) to make prototypes of, instead of the shop's.",
-		"pool-users": "Make prototypes of so many of the shop's training customers, which stand in for histories too.",
-		"learn": "Learn from prompts of so many of them which tokens of items to compute again: the rule learned, " +
-			"Grebe's where grebe index --importance was run.",
-		"memory":      "KV of the prototypes, at most; default ${default}.",
-		"drift-limit": "Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is.",
-		"dtype":       "auto, f32 or bf16; default ${default}.",
-		"parallel":    "Users at a time, each with a share of the processors; default ${default}.",
+		"config":        "Configuration file that names the model to measure. Default: the demo's.",
+		"users":         "Number of users. Default: 200 of the demo shop, or all of --users-file.",
+		"items-file":    "Items (NDJSON). Default: those of the configuration.",
+		"users-file":    "Users (NDJSON) whose last item is to be predicted. Default: the demo shop's test customers.",
+		"requests-file": "Requests (NDJSON) for these users, with candidates.",
+		"budgets":       "Shares of the tokens that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1.",
+		"rules":         "Rules from the list above. Default: all but both; learned needs --learn.",
+		"no-orders":     "Do not measure prompts that are not blended (user first, items first).",
+		"window":        "Last tokens of the prompt that are always computed; default ${default}.",
+		"multiple": "Round the number of computed tokens to a multiple, as a GPU does to 128. Default: the " +
+			"device's multiple.",
+		"pool-file": "Users (NDJSON) whose histories become prototypes. Default: the demo shop's.",
+		"pool-users": "Make prototypes of so many training customers of the demo shop, and use them for histories, " +
+			"too.",
+		"learn": "Learn from prompts of so many of these users which tokens to compute again, as grebe index " +
+			"--importance does.",
+		"memory": "Most memory for the KV of prototypes; default ${default}.",
+		"drift-limit": "Compute tokens whose prototype is farther away than this, from 0 to 1; 1 computes none of " +
+			"them. Default: as in a server.",
+		"dtype":    "Number format: auto, f32 or bf16; default ${default}.",
+		"parallel": "Users to measure at once; they share the cores. Default ${default}.",
 	}
 }
 
 func (blendQualityCmd) Help() string {
-	return `Asks the same questions with ordinary prompts, computed in full and with items' blocks standing in: with no
-repair, and with a share of the tokens computed again that is chosen by the attention they receive in the second layer
-(Grebe's rule) or in the first (RcLLM's), by CacheBlend's rule or by EPIC's; with --learn, by what was learned of
-tokens. Says NDCG@10 and hit rates beside full computation's.
+	return `Measures how well blended prompts rank, against the same prompts computed in full: NDCG@10 and hit rates.
+Blended prompts use the cached KV of items and compute a share of their tokens again. A rule chooses these tokens:
+
+    attention   tokens that get the most attention in the second layer (Grebe's
+                rule)
+    rcllm       the same, in the first layer (RcLLM)
+    cacheblend  tokens whose KV deviates most (CacheBlend)
+    epic        the first tokens of each item (EPIC)
+    both        attention and deviation
+    learned     what --learn found out about tokens of items
 
 Examples:
 

@@ -8,10 +8,10 @@ import (
 )
 
 type budgetCmd struct {
-	Parts   []string `want:"one of shares, folder" help:"shares, folder; default both." placeholder:"PART"`
+	Parts   []string `want:"one of shares, folder" help:"Parts from the list above; default both." placeholder:"PART"`
 	Rate    float64  `want:"above 0 and at most 10000" placeholder:"N"`
-	Seconds float64  `want:"above 0 and at most 86400" help:"Of each phase; default 60." placeholder:"S"`
-	Check   bool     `help:"Fail when a bar is not reached."`
+	Seconds float64  `want:"above 0 and at most 86400" help:"Seconds of each phase; default 60." placeholder:"S"`
+	Check   bool     `help:"Exit with 1 if a target is missed."`
 	JSON    bool     `name:"json" help:"Print JSON, with all samples."`
 	programFlag
 }
@@ -23,10 +23,14 @@ func (budgetCmd) FlagHelp() cli.Texts {
 }
 
 func (budgetCmd) Help() string {
-	return `Starts a server with three models that compete for 48 MiB of host memory. The users of one of them need 70 MiB.
-All fill their parts; then one stays busy and gets at least 90 % within a minute. A second one wakes up, as busy, and
-gets at least 30 % (equal parts are 48 %). The first falls idle, and the second one gets 90 %. Then compares two
-configurations on one folder with one, and with two copies of the folder. Takes about four minutes.
+	return `Measures how three models of one server share 48 MiB of host memory. Takes about four minutes.
+
+    shares  The users of each model need 70 MiB, and all three models fill their
+            share. Then only one stays busy; it must get at least 90 % within a
+            phase. A second becomes as busy and must get at least 30 % (an equal
+            part is 48 %). The first becomes idle, and the second must get 90 %.
+    folder  Two configurations that use one data folder, compared with one, and
+            with two copies of the folder.
 
 Examples:
 

@@ -7,19 +7,27 @@ import (
 )
 
 type decisionsCmd struct {
-	Old      string `required:"" type:"path" help:"Binary to compare with." placeholder:"BINARY"`
-	New      string `type:"path" help:"Binary that is compared; default this one." placeholder:"BINARY"`
-	Runs     int    `want:"at least 2" help:"Of each load; default 12." placeholder:"N"`
-	Requests int    `want:"at least 10" help:"Of a run, after half as many for warming up; default 1000." placeholder:"N"`
-	Seed     uint64 `default:"1" help:"Of the requests." placeholder:"N"`
-	Check    bool   `help:"Fail when this binary is slower."`
+	Old      string `required:"" type:"path" help:"Binary to compare with; required." placeholder:"BINARY"`
+	New      string `type:"path" placeholder:"BINARY"`
+	Runs     int    `want:"at least 2" help:"Runs of each load; default 12." placeholder:"N"`
+	Requests int    `want:"at least 10" placeholder:"N"`
+	Seed     uint64 `default:"1" help:"Seed of the requests; default ${default}." placeholder:"N"`
+	Check    bool   `help:"Exit with 1 if the new binary is slower."`
 	JSON     bool   `name:"json" help:"Print JSON."`
 }
 
+func (decisionsCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"new":      "Binary to judge. Default: the grebe beside this program, else the one on the PATH.",
+		"requests": "Requests per run, after half as many for the warm-up; default 1000.",
+	}
+}
+
 func (decisionsCmd) Help() string {
-	return `Serves the demo with device: none, which computes nothing, and compares the CPU time (user and system) of two
-binaries for the same requests: per request, per request that finds all in the cache, and per eviction. Old and new take
-turns of a few requests. P is that of a one-sided signed-rank test over the runs' ratios.
+	return `Compares two grebe binaries by the CPU time (user and system) that they take for the same requests when
+nothing is computed. It serves the demo with device: none, and measures three things: a request, a request that finds
+everything in the cache, and an eviction. The binaries take turns after a few requests. P is the value of a one-sided
+signed-rank test over the runs.
 
 Example:
 

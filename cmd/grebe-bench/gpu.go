@@ -7,40 +7,44 @@ import (
 )
 
 type gpuCmd struct {
-	Tokens     []int  `want:"at least 1" help:"Lengths of prompts; default 256,1024,4096,8192." placeholder:"N"`
-	Repeats    int    `want:"at least 1" help:"Repeats of each case; default and least 20." placeholder:"N"`
-	GPU        int    `name:"gpu" want:"at least 0" help:"Number of the GPU." placeholder:"N"`
+	Tokens     []int  `want:"at least 1" placeholder:"N"`
+	Repeats    int    `want:"at least 1" help:"Repetitions of each case, at least 20; default 20." placeholder:"N"`
+	GPU        int    `name:"gpu" want:"at least 0" help:"Index of the GPU, from 0; default 0." placeholder:"N"`
 	Peers      string `placeholder:"PYTHON"`
-	NoRank     bool   `help:"Leave out the rankings."`
-	NoSearch   bool   `help:"Leave out the recommendations."`
-	NoKernels  bool   `help:"Leave out single operations."`
-	FP8        bool   `name:"fp8" help:"Measure weights of FP8 beside those of bf16, and nothing else."`
-	Timeline   bool   `help:"Show the phases of a group of searches, and nothing else."`
-	Events     bool   `help:"Time rankings by a model of events with and without graphs, and nothing else."`
+	NoRank     bool   `help:"Do not measure rankings."`
+	NoSearch   bool   `help:"Do not measure recommendations."`
+	NoKernels  bool   `help:"Do not measure single operations."`
+	FP8        bool   `name:"fp8" help:"Only compare weights in FP8 with weights in bf16."`
+	Timeline   bool   `help:"Only show the phases of a group of searches."`
+	Events     bool   `help:"Only time rankings by a model of events, with and without CUDA graphs."`
 	Rank       string `type:"existingfile" placeholder:"FILE"`
 	Checkpoint string `type:"existingdir" placeholder:"DIR"`
-	Tune       bool   `help:"Measure again how attention is best divided; ignore the cache."`
-	NoChecks   bool   `help:"Time without checking results first, for profilers."`
-	NoGraphs   bool   `help:"Launch kernels one by one, for profilers."`
-	NoOverlap  bool   `help:"Start no kernel before the one ahead has ended."`
-	Fixed      bool   `help:"Cut attention by fixed costs, not as measurements say."`
-	Plain      bool   `help:"Keep to instructions of Ampere."`
+	Tune       bool   `help:"Tune attention again and ignore the cached result."`
+	NoChecks   bool   `help:"Do not compare results before timing (for profilers)."`
+	NoGraphs   bool   `help:"Launch kernels one by one, without CUDA graphs (for profilers)."`
+	NoOverlap  bool   `help:"Start each kernel only when the one before it has ended."`
+	Fixed      bool   `help:"Split attention by a fixed rule instead of the tuned one."`
+	Plain      bool   `help:"Use only kernels that run on GPUs since Ampere."`
 	JSON       bool   `name:"json" help:"Print JSON."`
 	File       string `type:"path" want:"a file that can be written" placeholder:"FILE"`
 }
 
 func (gpuCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"peers":      "A Python with torch and transformers that runs the peers; default: no peers.",
-		"rank":       "A report of bench rank --search --json on this GPU, for the sustained rate.",
-		"checkpoint": "With --fp8: hold this checkpoint's hidden states against the reference.",
-		"file":       "Write JSON to this file besides.",
+		"tokens":     "Lengths of prompts in tokens; default 256,1024,4096,8192.",
+		"peers":      "Python with torch and transformers, to compare with. Default: no comparison.",
+		"rank":       "Report of \"grebe-bench rank --search --json\" on this GPU. Its sustained rates are shown, too.",
+		"checkpoint": "With --fp8: also compare the hidden states of this checkpoint with the reference.",
+		"file":       "Also write the report as JSON to this file.",
 	}
 }
 
 func (gpuCmd) Help() string {
-	return `Measures shapes of Qwen2-1.5B and Qwen3-1.7B with random weights. Results are compared with the reference
-first. The first run on a machine compiles kernels and times products and attention; later runs read both from a cache.
+	return `Measures prompts, rankings and recommendations with models of the sizes of Qwen2-1.5B and Qwen3-1.7B, with
+random weights. With --peers it compares them with PyTorch and transformers on the same GPU. Before timing, results
+are compared with a reference in float64.
+
+The first run on a machine compiles the kernels and tunes products and attention. Later runs read both from a cache.
 
 Examples:
 

@@ -9,18 +9,25 @@ import (
 )
 
 type hstuCmd struct {
-	Events     []int  `want:"at least 1" help:"Lengths of histories; default 1000,5000,15000." placeholder:"N"`
-	New        int    `want:"at least 1" help:"Events since a returning user's last visit; default 20." placeholder:"N"`
-	Candidates int    `want:"at least 1" help:"Candidates of a ranking; default 100." placeholder:"N"`
-	Items      int    `want:"at least 1" help:"Items of the table; default 1000000." placeholder:"N"`
-	Repeats    int    `want:"at least 1" help:"Repeats, of which medians are shown; default 5." placeholder:"N"`
-	Threads    int    `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
-	DType      string `name:"dtype" default:"bf16" enum:"bf16,f32" help:"bf16 or f32."`
+	Events     []int  `want:"at least 1" help:"Events per history; default 1000,5000,15000." placeholder:"N"`
+	New        int    `want:"at least 1" help:"New events of a returning user; default 20." placeholder:"N"`
+	Candidates int    `want:"at least 1" help:"Candidates per ranking; default 100." placeholder:"N"`
+	Items      int    `want:"at least 1" help:"Items to retrieve from; default 1000000." placeholder:"N"`
+	Repeats    int    `want:"at least 1" help:"Repetitions; the median is shown. Default 5." placeholder:"N"`
+	Threads    int    `want:"at least 1 and at most 1024" help:"CPU threads; default: all cores." placeholder:"N"`
+	DType      string `name:"dtype" default:"bf16" enum:"bf16,f32"`
 	JSON       bool   `name:"json" help:"Print JSON."`
 }
 
+func (hstuCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"dtype": "Number format: bf16 or f32; default ${default}.",
+	}
+}
+
 func (hstuCmd) Help() string {
-	return `Takes a minute or two. The weights are random.
+	return `Measures a model of events (HSTU) on CPUs, with random weights. It times rankings for users with long
+histories, for returning users with a few new events, and retrieval over all items. Takes a minute or two.
 
 Example:
 

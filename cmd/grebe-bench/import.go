@@ -13,29 +13,32 @@ import (
 )
 
 type importCmd struct {
-	Items   int     `want:"at least 1 and at most 1000000" help:"Items of an import; default 10000." placeholder:"N"`
-	Models  int     `default:"8" want:"at least 1 and at most 64" help:"Models of the server." placeholder:"N"`
-	Seconds float64 `want:"above 0 and at most 3600" help:"Of a window; default 20." placeholder:"S"`
+	Items   int     `want:"at least 1 and at most 1000000" help:"Items per import; default 10000." placeholder:"N"`
+	Models  int     `default:"8" want:"at least 1 and at most 64" placeholder:"N"`
+	Seconds float64 `want:"above 0 and at most 3600" help:"Seconds of each measurement; default 20." placeholder:"S"`
 	Rounds  int     `want:"at least 1 and at most 1000" placeholder:"N"`
-	Share   float64 `want:"above 0 and at most 1" help:"Of the capacity, what rankings take; default 0.3." placeholder:"X"`
+	Share   float64 `want:"above 0 and at most 1" placeholder:"X"`
 	Events  float64 `want:"above 0 and at most 10000" help:"Events per second; default 20." placeholder:"N"`
-	Prefix  string  `default:"none" want:"one of none, auto" help:"What rankings reuse: none, auto." placeholder:"PREFIX"`
-	Check   bool    `help:"Fail when a bar is not reached."`
+	Prefix  string  `default:"none" want:"one of none, auto" placeholder:"PREFIX"`
+	Check   bool    `help:"Exit with 1 if a target is missed."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 	programFlag
 }
 
 func (importCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"rounds": "Windows alone and beside an import, in turn; default 4.",
+		"models": "Models of the server; default ${default}.",
+		"rounds": "Repetitions, alone and during an import in turns; default 4.",
+		"share":  "Rate of rankings, as a share of the highest; default 0.3.",
+		"prefix": "What rankings reuse: none, or auto (the server chooses); default ${default}.",
 	}
 }
 
 func (importCmd) Help() string {
-	return `Serves the demo's catalog with several models that keep KV on disk, in a process of its own, on all cores but
-the last. Ranks and sends events at a rate that it can do, alone and beside an import that changes all items: beside it,
-the P99 of rankings may be 1.2 times that alone, nothing is refused, and events are acknowledged within 100 ms. Takes
-ten minutes or so.
+	return `Measures rankings and events while an import changes all items. It serves the demo's catalog with several
+models that keep KV on disk, in a process of its own, on all cores but the last. Rankings and events are sent at a
+steady rate, alone and during an import. During the import, the P99 of rankings must stay within 1.2 times that alone.
+No request may be refused, and events must be acknowledged within 100 ms. Takes about ten minutes.
 
 Examples:
 

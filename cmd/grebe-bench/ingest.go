@@ -8,23 +8,24 @@ import (
 type ingestCmd struct {
 	Items  int    `default:"300000" want:"at least 1 and at most 100000000" placeholder:"N"`
 	Events int    `default:"300000" want:"at least 0 and at most 100000000" placeholder:"N"`
-	Only   string `want:"one of csv, parquet" help:"Format of the files; default both." placeholder:"FORMAT"`
-	Once   bool   `help:"Import durably only, without the dry run."`
+	Only   string `want:"one of csv, parquet" placeholder:"FORMAT"`
+	Once   bool   `help:"Leave out the dry run."`
 	Dir    string `type:"path" placeholder:"DIR"`
 	JSON   bool   `name:"json" help:"Print JSON."`
 }
 
 func (ingestCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"items":  "Items of each file; default ${default}.",
-		"events": "Events; default ${default}.",
-		"dir":    "Where files and catalogs are made; default: the folder for temporary files.",
+		"items":  "Items per file; default ${default}.",
+		"events": "Number of events; default ${default}. 0 leaves them out.",
+		"only":   "Import one format only: csv or parquet. Default: both.",
+		"dir":    "Folder for files and catalogs. Default: the folder for temporary files.",
 	}
 }
 
 func (ingestCmd) Help() string {
-	return `Imports generated items from CSV and Parquet, and events from CSV, into an empty folder: once as a dry run,
-which parses and checks, and once durably.
+	return `Measures imports of generated items from CSV and Parquet, and of events from CSV, in records per second.
+Each file is imported into an empty folder: once as a dry run, which only parses and checks, and once to disk.
 
 Examples:
 

@@ -10,24 +10,24 @@ import (
 type kvCmd struct {
 	Entries int     `want:"at least 2 and at most 524288" placeholder:"N"`
 	Rate    float64 `want:"above 0 and at most 100000" help:"Users published per second; default 1000." placeholder:"N"`
-	Seconds float64 `want:"above 0 and at most 3600" help:"Of a window; default 2." placeholder:"S"`
+	Seconds float64 `want:"above 0 and at most 3600" help:"Seconds of each measurement; default 2." placeholder:"S"`
 	Rounds  int     `want:"at least 1 and at most 1000" placeholder:"N"`
-	Dir     string  `type:"path" help:"Where the disk's files go; default: a temporary folder." placeholder:"DIR"`
-	Check   bool    `help:"Fail when a bar is not reached."`
+	Dir     string  `type:"path" help:"Folder for the files on disk; default: a temporary folder." placeholder:"DIR"`
+	Check   bool    `help:"Exit with 1 if a target is missed."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 }
 
 func (kvCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
 		"entries": "Entries in memory and on disk; default 500000.",
-		"rounds":  "Windows alone and beside, in turn; default 8.",
+		"rounds":  "Repetitions, with and without publishing in turns; default 8.",
 	}
 }
 
 func (kvCmd) Help() string {
-	return `Fills a store of KV with small entries, all of them on disk too, and looks them up: alone, and beside users
-that are published. Beside them, the mean and the median may be twice those alone. Takes about two minutes, 1 GB of
-memory and 3 GB of disk.
+	return `Measures lookups in a full KV store whose entries are all on disk, too: alone, and while users are
+published. While users are published, the mean and the median must stay within twice those alone. Takes about two
+minutes, 1 GB of memory and 3 GB of disk.
 
 Examples:
 

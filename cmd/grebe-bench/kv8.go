@@ -21,40 +21,42 @@ import (
 
 type kv8Cmd struct {
 	Config     string   `short:"c" type:"path" placeholder:"FILE"`
-	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
+	Checkpoint string   `type:"path" help:"Measure this checkpoint instead, with plain prompts." placeholder:"DIR"`
 	Ways       []string `want:"one of user, item, pointwise" placeholder:"WAY"`
-	Users      int      `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	Users      int      `want:"at least 1" placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" placeholder:"FILE"`
 	UsersFile    string `name:"users-file" type:"path" placeholder:"FILE"`
 	RequestsFile string `name:"requests-file" type:"path" placeholder:"FILE"`
 
-	Device *string `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda."`
+	Device *string `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda. Default: the configuration's."`
 	DType  string  `name:"dtype" default:"bf16" want:"one of auto, f32, bf16" placeholder:"FORMAT"`
 	From   string  `default:"bf16" want:"one of f32, bf16, fp8" placeholder:"FORMAT"`
 	To     string  `default:"fp8" want:"one of f32, bf16, fp8" placeholder:"FORMAT"`
-	Seed   uint64  `default:"1" help:"Of the shop and of intervals; default ${default}."`
+	Seed   uint64  `default:"1" help:"Seed of the shop and of the confidence intervals; default ${default}."`
 	JSON   bool    `name:"json" help:"Print JSON."`
 	cli.LogFlags
 }
 
 func (kv8Cmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"config":        "Configuration of the server with the models to measure.",
-		"ways":          "user, item, pointwise; default all that the models can do.",
-		"items-file":    "Items (NDJSON); default the configuration's, or the shop's.",
-		"users-file":    "Users (NDJSON) whose last item is held out; default the shop's test customers.",
-		"requests-file": "Questions (NDJSON) about these users, with their candidates.",
-		"dtype":         "Format of products; default ${default}.",
-		"from":          "The format of KV to compare with: f32 or bf16; default ${default}.",
-		"to":            "The format of KV that is compared; default ${default}.",
+		"config": "Configuration file that names the models to measure.",
+		"ways": "Kinds of rankings: user (user first), item (item first), pointwise; default all that the models " +
+			"support.",
+		"users":         "Number of users. Default: 200 of the demo shop, or all of --users-file.",
+		"items-file":    "Items (NDJSON). Default: those of the configuration, or of the demo shop.",
+		"users-file":    "Users (NDJSON) whose last item is to be predicted. Default: the demo shop's test customers.",
+		"requests-file": "Requests (NDJSON) for these users, with candidates.",
+		"dtype":         "Number format of the computation: auto, f32 or bf16; default ${default}.",
+		"from":          "KV format to compare with: f32, bf16 or fp8; default ${default}.",
+		"to":            "KV format to judge: f32, bf16 or fp8; default ${default}.",
 	}
 }
 
 func (kv8Cmd) Help() string {
-	return `Asks the same questions of two servers that differ in the format of their KV: how far the scores are apart, how
-alike the orders are (Kendall's tau, the first ten), what NDCG changes to, and what both take in memory and time.
-Without a model it measures one of random weights.
+	return `Compares two servers that keep KV in different number formats, on the same rankings. It reports how far
+scores differ, how alike the orders are (Kendall's tau, overlap of the first ten), NDCG, memory and time. Without -c
+or --checkpoint it uses a small model with random weights.
 
 Examples:
 

@@ -13,51 +13,56 @@ import (
 
 // commands is the command line.
 type commands struct {
-	Gemm       gemmCmd       `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
-	GPU        gpuCmd        `cmd:"" name:"gpu" help:"Prompts and rankings of Qwen2-1.5B's shape on a GPU and in PyTorch."`
-	Prefill    prefillCmd    `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
-	HSTU       hstuCmd       `cmd:"" name:"hstu" help:"A model of events: long histories, returning users, retrieval."`
-	Retrieve   retrieveCmd   `cmd:"" help:"The best of many items' vectors on a GPU."`
-	Rank       rankCmd       `cmd:"" help:"Rankings with each reuse policy, on workloads like those of the BAT paper."`
-	Assemble   assembleCmd   `cmd:"" help:"Cost of rankings whose items come from the cache; decisions; memory."`
-	Beam       beamCmd       `cmd:"" help:"Generating items: attention of beams, selection, recommendations."`
-	Catalog    catalogCmd    `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
-	Codes      codesCmd      `cmd:"" help:"Making semantic IDs for a million items, beside a plain k-means."`
-	Cache      cacheCmd      `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
-	Place      placeCmd      `cmd:"" help:"Cutting catalogs by similarity, compared with METIS: quality, time, memory."`
-	Allocator  allocatorCmd  `cmd:"" help:"Dividing memory between embeddings and KV, by each controller."`
-	Embed      embedCmd      `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
-	Rows       rowsCmd       `cmd:"" help:"Embedding rows in a GPU's memory: bags, sequences and fetched rows."`
-	KV8        kv8Cmd        `cmd:"" name:"kv8" help:"What KV in FP8 changes: scores, orders, quality, memory, time."`
-	Blend      blendCmd      `cmd:"" help:"Blended prompts, which reuse KV of other prompts: quality, speed."`
+	Gemm       gemmCmd       `cmd:"" help:"Matrix products on CPUs, compared with oneDNN and OpenBLAS."`
+	GPU        gpuCmd        `cmd:"" name:"gpu" help:"Prompts, rankings and searches on a GPU, compared with PyTorch."`
+	Prefill    prefillCmd    `cmd:"" help:"Prompts and rankings of a small model on CPUs."`
+	HSTU       hstuCmd       `cmd:"" name:"hstu" help:"A model of events on CPUs: long histories, returning users."`
+	Retrieve   retrieveCmd   `cmd:"" help:"Search for the best of many items' vectors on a GPU."`
+	Rank       rankCmd       `cmd:"" help:"Rankings with each reuse policy, on workloads of the BAT paper."`
+	Assemble   assembleCmd   `cmd:"" help:"Rankings with items from the cache: cost, decisions, memory."`
+	Beam       beamCmd       `cmd:"" help:"Generation of items: attention, selection, whole requests, filters."`
+	Catalog    catalogCmd    `cmd:"" help:"Versions of a large catalog: time, memory, disk."`
+	Codes      codesCmd      `cmd:"" help:"Semantic IDs for a million items, compared with a plain k-means."`
+	Cache      cacheCmd      `cmd:"" help:"Eviction policies, compared with LRU and the offline optimum."`
+	Place      placeCmd      `cmd:"" help:"Division of a catalog among nodes, compared with METIS."`
+	Allocator  allocatorCmd  `cmd:"" help:"Ways to divide memory between embeddings and KV."`
+	Embed      embedCmd      `cmd:"" help:"Sums of embedding rows from Redis through a cache."`
+	Rows       rowsCmd       `cmd:"" help:"Embedding rows cached in a GPU's memory."`
+	KV8        kv8Cmd        `cmd:"" name:"kv8" help:"KV in FP8, compared with bf16: scores, quality, memory, time."`
+	Blend      blendCmd      `cmd:"" help:"Blended prompts, which use KV of other prompts: quality and speed."`
 	Prototypes prototypesCmd `cmd:"" help:"Prototypes of history tokens: error, coverage, lookups."`
-	Tiers      tiersCmd      `cmd:"" help:"Check that logits are the same from KV on device, host and disk."`
-	Overload   overloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
-	Ahead      aheadCmd      `cmd:"" help:"Indexing while idle: tokens that new users reuse, P99 of requests."`
-	Batch      batchCmd      `cmd:"" help:"A batch beside online requests: idle time that it uses, their P99."`
-	Budget     budgetCmd     `cmd:"" help:"How three models share one budget of host memory."`
-	Import     importCmd     `cmd:"" help:"Rankings and events while an import changes all items."`
-	Ingest     ingestCmd     `cmd:"" help:"Imports from CSV and Parquet: records per second, checked and durable."`
-	Serve      serveCmd      `cmd:"" help:"Load on a running server: recommendations at random times, or by clients."`
+	Tiers      tiersCmd      `cmd:"" help:"Check that KV on device, host and disk gives the same logits."`
+	Overload   overloadCmd   `cmd:"" help:"A server with too many requests, or with slow connections."`
+	Ahead      aheadCmd      `cmd:"" help:"Items computed while a server is idle: gain and cost."`
+	Batch      batchCmd      `cmd:"" help:"A batch beside online requests: idle time it uses, and P99."`
+	Budget     budgetCmd     `cmd:"" help:"Three models that share a budget of host memory."`
+	Import     importCmd     `cmd:"" help:"Rankings and events during an import of all items."`
+	Ingest     ingestCmd     `cmd:"" help:"Imports from CSV and Parquet, in records per second."`
+	Serve      serveCmd      `cmd:"" help:"Load on a running server."`
 	SimPaper   simPaperCmd   `cmd:"" help:"Repeat the papers' cluster experiments in virtual time."`
-	Profile    profileCmd    `cmd:"" help:"Measure this machine's device for grebe sim: time of a batch, bandwidth of KV."`
+	Profile    profileCmd    `cmd:"" help:"Measure this machine's device for grebe sim."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups in a full KV store while users are published."`
-	Peer       peerCmd       `cmd:"" help:"Blocks of KV from node to node, beside plain TCP: rate, CPU time, latency."`
-	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server and replay them with this binary."`
-	SimReplay  simReplayCmd  `cmd:"" help:"Replay a recorded server with one node of the simulator."`
-	SimCheck   simCheckCmd   `cmd:"" help:"Compare a server on this machine with what the simulator predicts of it."`
-	Decisions  decisionsCmd  `cmd:"" help:"CPU time of requests, hits and evictions when nothing is computed."`
-	Beauty     beautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
+	Peer       peerCmd       `cmd:"" help:"Blocks of KV between nodes, compared with plain TCP."`
+	Replay     replayCmd     `cmd:"" help:"Replay the decisions of a recorded server with this binary."`
+	SimReplay  simReplayCmd  `cmd:"" help:"Replay a recorded server with one simulated node."`
+	SimCheck   simCheckCmd   `cmd:"" help:"Compare a server with what the simulator predicts of it."`
+	Decisions  decisionsCmd  `cmd:"" help:"CPU time of two binaries when nothing is computed."`
+	Beauty     beautyCmd     `cmd:"" help:"Agreement of the two prompt orders on Amazon Beauty."`
 	Train      trainCmd      `cmd:"" help:"Train the policy that divides memory."`
 }
 
-const description = `grebe-bench measures Grebe on this machine, compares it with other software if installed, and
-trains the policy that divides memory.
+const description = `grebe-bench measures Grebe on this machine and compares it with other software, where that is
+installed. It also repeats the experiments of papers, replays recorded servers and trains the policy that divides
+memory.
+
+Most commands need no model, because they use random weights. Where a command has targets, --check makes it exit with 1
+if one is missed. Targets were set on particular machines, which docs/results/README.md names.
 
 Examples:
 
     grebe-bench gemm
-    grebe-bench prefill --json`
+    grebe-bench prefill --json
+    grebe-bench overload --check`
 
 func main() { cli.Main("grebe-bench", description, &commands{}) }
 
@@ -71,7 +76,7 @@ type programFlag struct {
 
 func (programFlag) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"grebe": "The grebe to measure; default the one beside this program, or else on the PATH.",
+		"grebe": "Path of the grebe to measure. Default: the one beside this program, else the one on the PATH.",
 	}
 }
 

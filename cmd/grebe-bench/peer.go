@@ -8,18 +8,25 @@ import (
 )
 
 type peerCmd struct {
-	Block  int     `want:"at least 1 and at most 67108864" help:"Bytes of a block; default 1048576." placeholder:"N"`
-	Blocks int     `want:"at least 1 and at most 1024" help:"Blocks of a GET; default 64." placeholder:"N"`
-	Millis float64 `want:"above 0 and at most 60000" help:"Milliseconds of a window; default 250." placeholder:"MS"`
-	Rounds int     `want:"at least 1 and at most 1000" help:"Windows of each kind, in turn; default 15." placeholder:"N"`
-	Check  bool    `help:"Fail when a bar is not reached."`
+	Block  int     `want:"at least 1 and at most 67108864" help:"Bytes per block; default 1048576." placeholder:"N"`
+	Blocks int     `want:"at least 1 and at most 1024" help:"Blocks per request; default 64." placeholder:"N"`
+	Millis float64 `want:"above 0 and at most 60000" placeholder:"MS"`
+	Rounds int     `want:"at least 1 and at most 1000" placeholder:"N"`
+	Check  bool    `help:"Exit with 1 if a target is missed."`
 	JSON   bool    `name:"json" help:"Print JSON."`
 }
 
+func (peerCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"millis": "Milliseconds of each measurement; default 250.",
+		"rounds": "Repetitions; the compared ways take turns in each. Default 15.",
+	}
+}
+
 func (peerCmd) Help() string {
-	return `Moves blocks of KV between two nodes in this process, over the loopback: with and without TLS, and with
-checksums that the sender knows or computes. Plain TCP moves the same bytes beside it. Fetches without TLS have to reach
-0.7 times its rate.
+	return `Measures how fast blocks of KV move between two nodes. Both are in this process and talk over the loopback:
+with and without TLS, and with checksums that the sender has stored or computes. Plain TCP moves the same bytes for
+comparison. Without TLS, fetches must reach 0.7 times its rate.
 
 Examples:
 

@@ -14,30 +14,34 @@ type placeCmd struct {
 	Quality int      `default:"200000" want:"at least 1 and at most 1000000000" placeholder:"N"`
 	Nodes   int      `default:"16" want:"at least 1 and at most 1000" placeholder:"N"`
 	Passes  int      `default:"10" want:"at least 1 and at most 1000" placeholder:"N"`
-	Metis   string   `default:"gpmetis" help:"METIS's program; default ${default}." placeholder:"FILE"`
-	Seed    uint64   `default:"1" help:"Of the graphs and of the split of users; default ${default}."`
+	Metis   string   `default:"gpmetis" help:"Program of METIS; default ${default}." placeholder:"FILE"`
+	Seed    uint64   `default:"1" help:"Seed of the graphs and of the split of users; default ${default}."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
 
 func (placeCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"parts": "beauty (real histories beside published shares), quality (a generated graph beside METIS), scale (a " +
-			"large one); default beauty,quality.",
+		"parts": "Parts from the list above; default beauty,quality.",
 		"data":  "Folder with beauty/Beauty.txt; default ${default}.",
-		"items": "scale: items; default ${default}.",
-		"edges": "scale: co-occurrences; default ${default}.",
-		"slots": "scale: send them through a sketch with so many neighbours per item; default 0: all edges are in the " +
-			"graph.",
-		"quality": "quality: items, with 20 edges each; default ${default}.",
-		"nodes":   "Nodes of the generated graphs; default ${default}.",
+		"items": "scale: number of items; default ${default}.",
+		"edges": "scale: number of pairs of items that are requested together; default ${default}.",
+		"slots": "scale: count pairs approximately, with so many neighbours per item; default 0, which keeps all " +
+			"pairs.",
+		"quality": "quality: number of items, with 20 pairs each; default ${default}.",
+		"nodes":   "Nodes to divide the generated graphs among; default ${default}.",
 		"passes":  "Passes over the items; default ${default}.",
 	}
 }
 
 func (placeCmd) Help() string {
-	return `Cuts catalogs so that items lie together that are requested together. beauty and quality compare with METIS
-where gpmetis is installed (Debian: metis). The generated graphs have power-law degrees, communities of 1,000 items and
-categories of 100,000.
+	return `Measures how well a catalog is divided among nodes, so that items that are requested together lie together.
+
+    beauty   real histories (Amazon Beauty), compared with published shares
+    quality  a generated graph, compared with METIS if gpmetis is installed
+             (Debian: metis)
+    scale    a large generated graph: time and memory
+
+Generated graphs have power-law degrees, communities of 1,000 items and categories of 100,000.
 
 Examples:
 

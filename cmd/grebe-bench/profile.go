@@ -18,34 +18,35 @@ import (
 type profileCmd struct {
 	programFlag
 	Device  string        `default:"cpu" enum:"cpu,gpu,none"`
-	Threads int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
-	Models  []string      `default:"demo,qwen2-0.5b" placeholder:"NAME"`
-	Label   string        `help:"What the names of profiles begin with; default the device." placeholder:"NAME"`
+	Threads int           `want:"at least 1 and at most 1024" help:"CPU threads; default: all cores." placeholder:"N"`
+	Models  []string      `default:"demo,qwen2-0.5b" help:"Models to measure; default ${default}." placeholder:"NAME"`
+	Label   string        `help:"First part of the names of profiles. Default: the device." placeholder:"NAME"`
 	Repeats int           `want:"at least 1" default:"3" placeholder:"N"`
 	Passes  int           `want:"at least 1" default:"4" placeholder:"N"`
 	Longest time.Duration `want:"above 0" default:"1500ms" placeholder:"TIME"`
 	Budget  time.Duration `want:"above 0" default:"60s" placeholder:"TIME"`
-	Out     string        `default:"." type:"path" help:"Folder for the profiles; default ${default}." placeholder:"DIR"`
-	Derive  bool          `help:"Measure nothing: derive profiles of other devices from those of an H200 in --out."`
-	Seed    uint64        `default:"1" help:"Of the weights; default ${default}."`
+	Out     string        `default:"." type:"path" placeholder:"DIR"`
+	Derive  bool
+	Seed    uint64 `default:"1" help:"Seed of the weights; default ${default}."`
 }
 
 func (profileCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"device":  "cpu, gpu, or none, which computes nothing in a given time; default ${default}.",
-		"models":  "Models to measure; default ${default}.",
-		"repeats": "Runs of a batch in a pass; default ${default}.",
+		"device":  "cpu, gpu, or none, which only waits; default ${default}.",
+		"repeats": "Repetitions of a batch in a pass; default ${default}.",
 		"passes":  "Passes over all batches; default ${default}.",
-		"longest": "Leave out larger batches once one takes longer; default ${default}.",
-		"budget":  "Time per model, beyond which batches are left out; default ${default}.",
+		"longest": "Leave out larger batches once one takes longer than this; default ${default}.",
+		"budget":  "Longest time per model; further batches are left out. Default ${default}.",
+		"out":     "Folder for the profiles. Default: the current folder.",
+		"derive":  "Measure nothing; derive profiles of other devices from those of an H200 in --out.",
 	}
 }
 
 func (profileCmd) Help() string {
-	return `Measures batches of random weights on this machine's device and fits what grebe sim predicts with: milliseconds
-of a batch by its rows, keys, segments and cached tokens, and the bandwidth from host memory. A server with the demo's
-model shows how much slower batches are there, and the time of its work outside of batches. It writes LABEL-MODEL.json
-for each model and the samples of all.
+	return `Measures this machine's device for grebe sim: the time of a batch by its rows, keys, segments and cached
+tokens, and the bandwidth from host memory. It also runs a server with the demo's model, to measure how much slower
+batches are there and how long work outside of batches takes. It writes LABEL-MODEL.json for each model, and the samples
+of all.
 
 Models: ` + strings.Join(profile.Names(), ", ") + `
 

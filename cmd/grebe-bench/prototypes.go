@@ -26,45 +26,50 @@ import (
 
 type prototypesCmd struct {
 	Config    string    `short:"c" type:"path" placeholder:"FILE"`
-	Model     string    `help:"The model; default the first decoder." placeholder:"NAME"`
+	Model     string    `help:"Name of the model. Default: the first decoder." placeholder:"NAME"`
 	UsersFile string    `name:"users-file" type:"path" placeholder:"FILE"`
 	PoolUsers int       `name:"pool-users" default:"2000" want:"at least 1" placeholder:"N"`
-	Users     int       `default:"50" want:"at least 1" help:"Users who are not; default ${default}." placeholder:"N"`
+	Users     int       `default:"50" want:"at least 1" placeholder:"N"`
 	Split     string    `default:"test" enum:"test,validation"`
 	Memory    string    `default:"64MiB" want:"a size such as 64MiB" placeholder:"SIZE"`
-	Radius    float32   `want:"above 0 and at most 1" help:"Of clusters; default 0.1." placeholder:"R"`
-	Least     int       `want:"at least 1" help:"Users that a cluster occurs with, at least; default 2." placeholder:"N"`
+	Radius    float32   `want:"above 0 and at most 1" placeholder:"R"`
+	Least     int       `want:"at least 1" help:"Drop clusters of fewer users; default 2." placeholder:"N"`
 	Left      []float32 `want:"at least 0 and below 1" placeholder:"X,Y,Z"`
 
-	Many       int     `want:"at least 1" help:"Measure lookups in an index of so many prototypes too." placeholder:"N"`
+	Many       int     `want:"at least 1" placeholder:"N"`
 	ManyUsers  int     `name:"many-users" default:"20000" want:"at least 1" placeholder:"N"`
 	ManyRadius float32 `name:"many-radius" default:"0.02" want:"above 0 and at most 1" placeholder:"R"`
 	ManyFile   string  `name:"many-file" type:"path" placeholder:"FILE"`
-	Threads    int     `want:"at least 1 and at most 1024" help:"Lookups at once; default all processors." placeholder:"N"`
+	Threads    int     `want:"at least 1 and at most 1024" help:"Lookups at once; default: all cores." placeholder:"N"`
 
-	Seed uint64 `default:"1" help:"Of the shop and the samples; default ${default}."`
+	Seed uint64 `default:"1" help:"Seed of the shop and the samples; default ${default}."`
 	JSON bool   `name:"json" help:"Print JSON."`
 	cli.LogFlags
 }
 
 func (prototypesCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"config":      "Configuration of the server with the model to measure; default the demo's.",
-		"users-file":  "Users (NDJSON), of whom the last --users are not in the pool; default the shop's customers.",
-		"pool-users":  "Users in the pool; default ${default}.",
-		"split":       "Customers of the shop: test, or validation to choose settings by; default ${default}.",
-		"memory":      "KV of the pool, at most; default ${default}.",
-		"left":        "What is left of the three sums of a context after a token.",
-		"many-users":  "Users that it is made of; default ${default}.",
-		"many-radius": "Of its clusters, small enough that there are so many; default ${default}.",
-		"many-file":   "Keep that index in a file, or use the one that is there.",
+		"config": "Configuration file that names the model to measure. Default: the demo's.",
+		"users-file": "Users (NDJSON); the last --users of them are looked up only. Default: the demo shop's " +
+			"customers.",
+		"pool-users":  "Users whose histories become prototypes; default ${default}.",
+		"users":       "Users whose histories are looked up; default ${default}.",
+		"split":       "Customers of the demo shop to look up: test, or validation to choose settings; default ${default}.",
+		"memory":      "Most memory for the KV of prototypes; default ${default}.",
+		"radius":      "Largest relative error within a cluster, from 0 to 1; default 0.1.",
+		"left":        "Decay per token of the three sums that describe a context; default 0.6,0.98,0.9995.",
+		"many":        "Also measure lookups in an index of so many prototypes.",
+		"many-users":  "Users that this index is made of; default ${default}.",
+		"many-radius": "Largest relative error within its clusters; a small one makes many. Default ${default}.",
+		"many-file":   "File for this index; used if it exists, else written.",
 	}
 }
 
 func (prototypesCmd) Help() string {
-	return `Makes a pool of prototypes of some users' histories and looks up those of others: how many of their tokens have
-a prototype, how far its keys and values are from the true ones, layer by layer, beside those of the same token in any
-context; whether drift says how far; and how fast and how well lookups find the nearest.
+	return `Measures prototypes, which replace the KV of history tokens in blended prompts. It makes prototypes of the
+histories of some users and looks up those of others. It reports how many tokens find a prototype, how far its keys
+and values are from the true ones in each layer, and whether the estimated distance (drift) is right. It also reports
+how fast lookups are and how often they find the nearest prototype.
 
 Examples:
 

@@ -17,18 +17,19 @@ import (
 )
 
 type replayCmd struct {
-	Logs     []string `arg:"" optional:"" type:"path"`
-	Record   string   `type:"path" help:"Record first, with this grebe, which may be an older one." placeholder:"BINARY"`
+	Logs     []string `arg:"" optional:"" type:"path" help:"Logs to replay. Default: those that --record makes."`
+	Record   string   `type:"path" placeholder:"BINARY"`
 	Kinds    []string `placeholder:"KIND"`
-	Requests int      `default:"7200" want:"at least 10" help:"Requests of each kind." placeholder:"N"`
-	Seed     uint64   `default:"1" help:"Of the requests." placeholder:"N"`
-	Dir      string   `type:"path" default:"." help:"Folder for logs that are recorded, KIND.log.gz." placeholder:"DIR"`
+	Requests int      `default:"7200" want:"at least 10" help:"Requests per run; default ${default}." placeholder:"N"`
+	Seed     uint64   `default:"1" help:"Seed of the requests; default ${default}." placeholder:"N"`
+	Dir      string   `type:"path" default:"." placeholder:"DIR"`
 }
 
 func (replayCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"logs":  "Logs of decisions to replay; default: those that are recorded.",
-		"kinds": "Ways to run the server that is recorded; default all but tiers, which needs a GPU.",
+		"record": "Record logs first, with this grebe, which may be an older one.",
+		"kinds":  "Runs to record, from the list above. Default: all but tiers, which needs a GPU.",
+		"dir":    "Folder for the recorded logs, KIND.log.gz. Default: the current folder.",
 	}
 }
 
@@ -37,10 +38,10 @@ func (replayCmd) Help() string {
 	for i := range drive.Kinds {
 		fmt.Fprintf(&kinds, "    %-10s %s\n", drive.Kinds[i].Name, drive.Kinds[i].About)
 	}
-	return `A server with record: FILE in its configuration logs what its rooms are told and what they decide. This
-command gives those inputs, in their order and at their times, to the code of this binary, and fails if it decides
-otherwise. With --record it makes such logs first, with another binary if need be, on the demo's models and seeded
-requests. Kinds of runs:
+	return `Replays the decisions of a recorded server with the code of this binary. A server with record: FILE in its
+configuration logs what happened and what it decided. This command repeats the same inputs, in order and at their
+times, and exits with 1 if a decision differs. With --record it makes such logs first, on the demo's models with
+generated requests. An older binary can record them. Kinds of runs:
 
 ` + kinds.String() + `
 Examples:

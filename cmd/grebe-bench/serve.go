@@ -16,9 +16,9 @@ import (
 
 type serveCmd struct {
 	URL      string        `name:"url" default:"http://127.0.0.1:8080" placeholder:"URL"`
-	Model    string        `help:"Model to ask; default the server's only one." placeholder:"NAME"`
-	Rates    []float64     `want:"above 0" help:"Rates of open loops, per second." placeholder:"RATE"`
-	Clients  []int         `want:"at least 1 and at most 4096" help:"Clients of closed loops." placeholder:"N"`
+	Model    string        `help:"Model to ask. Default: the server's only one." placeholder:"NAME"`
+	Rates    []float64     `want:"above 0" help:"Rates of requests at random times, per second." placeholder:"RATE"`
+	Clients  []int         `want:"at least 1 and at most 4096" placeholder:"N"`
 	Width    int           `want:"at least 1 and at most 8192" default:"128" placeholder:"N"`
 	Filter   string        `placeholder:"JSON"`
 	Rank     int           `want:"at least 1 and at most 10000" placeholder:"N"`
@@ -30,11 +30,11 @@ type serveCmd struct {
 	Warmup   time.Duration `want:"above 0" default:"2s" placeholder:"TIME"`
 	SLO      time.Duration `name:"slo" want:"above 0" default:"200ms" placeholder:"TIME"`
 	Deadline time.Duration `want:"above 0" placeholder:"TIME"`
-	First    bool
+	First    bool          `help:"Time first requests after a start (see above)."`
 	Soak     string        `type:"path" placeholder:"DIR"`
 	Reload   time.Duration `want:"above 0" default:"60s" placeholder:"TIME"`
 	Swap     time.Duration `want:"above 0" default:"20s" placeholder:"TIME"`
-	Seed     uint64        `default:"1" help:"Of requests and files; default ${default}."`
+	Seed     uint64        `default:"1" help:"Seed of requests and files; default ${default}."`
 	Make     string        `type:"path" placeholder:"DIR"`
 	Shape    string        `default:"qwen3-0.6b" enum:"tiny,qwen2-1.5b,qwen3-0.6b,qwen3-1.7b,hstu-tiny,hstu-6x15000"`
 	Ranker   string        `placeholder:"SHAPE"`
@@ -49,52 +49,60 @@ type serveCmd struct {
 
 func (serveCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"url":    "Address of the server; default ${default}.",
-		"width":  "Beams of a request; default ${default}.",
-		"filter": "Filter of each request as JSON; items of --make have one of ten values of tenth.",
-		"rank":   "Ask for rankings of so many candidates instead.",
-		"new":    "New events of its user that each ranking brings.",
-		"send": "How: new, beside the user's id; append, stored by a request ahead of it; whole, behind all stored ones " +
-			"in its body; default ${default}.",
-		"users":    "Users of the server, named u0, u1 and so on; default ${default}.",
-		"zipf":     "Exponent of the law that users are drawn by; default ${default}.",
-		"length":   "Length of each loop; default ${default}.",
-		"warmup":   "Load ahead of each loop that is not counted; default ${default}.",
-		"slo":      "Within which an answer counts; default ${default}.",
-		"deadline": "Deadline that requests have; default the SLO, or a minute for --clients.",
-		"first":    "Time the first request of each kind and size of a server that has just started, and later ones.",
-		"soak":     "Change items and reload the model beside the one rate: the folder of --make that the server serves.",
-		"reload":   "From a reload to the next, with --soak; default ${default}.",
-		"swap":     "From a change of 1,000 items to the next, with --soak; default ${default}.",
-		"make":     "Write a model twice with different weights, items, users and grebe.yaml to this folder, and ask nobody.",
-		"shape": "Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b, qwen3-1.7b, or the models of events hstu-tiny " +
-			"and hstu-6x15000; default ${default}.",
-		"ranker": "Second model that --make writes, for rankings: qwen2-1.5b or another shape.",
-		"items":  "Items that --make writes, and that requests with --new name; default ${default}.",
-		"codes":  "Codes of each of an item's three levels; default ${default}.",
-		"events": "Stored events of each user of a model of events; default 300 with hstu-tiny, else 15000.",
-		"memory": "Memory of the device for KV, in grebe.yaml; default ${default}.",
-		"device-rows": "Put the items' rows of a model of events into a file, and let the device cache as much of them " +
-			"as this share of device_memory holds.",
-		"file": "Write JSON to this file besides.",
+		"url":     "Address of the server; default ${default}.",
+		"clients": "Numbers of clients that wait for each answer.",
+		"width":   "Beams per recommendation; default ${default}.",
+		"filter":  "Filter of each request, as JSON. Items of --make have an attribute tenth with ten values.",
+		"rank":    "Send rankings of so many candidates instead of recommendations.",
+		"new":     "New events of the user in each ranking.",
+		"send": "How new events are sent: new (beside the user's id), append (stored by a request before) or whole " +
+			"(with all stored events); default ${default}.",
+		"users":    "Number of users on the server, named u0, u1, ...; default ${default}.",
+		"zipf":     "Exponent of Zipf's law, by which users are drawn; default ${default}.",
+		"length":   "Length of each measurement; default ${default}.",
+		"warmup":   "Load before each measurement that is not counted; default ${default}.",
+		"slo":      "Latency that 99 % of the requests must meet; default ${default}.",
+		"deadline": "Deadline of each request. Default: the SLO, or a minute with --clients.",
+		"soak": "Change items and reload the model under load (see above). DIR is the folder of --make that the " +
+			"server serves.",
+		"reload": "With --soak: time from one reload to the next; default ${default}.",
+		"swap":   "With --soak: time from one change of items to the next; default ${default}.",
+		"make":   "Write files for a server to this folder (see above) and send nothing.",
+		"shape": "Model that --make writes: tiny, qwen2-1.5b, qwen3-0.6b or qwen3-1.7b, or a model of events, " +
+			"hstu-tiny or hstu-6x15000; default ${default}.",
+		"ranker": "Second model that --make writes, for rankings: qwen2-1.5b or another of --shape.",
+		"items":  "Items that --make writes; with --new, items to rank from. Default ${default}.",
+		"codes":  "Codes per level; items have three levels. Default ${default}.",
+		"events": "Stored events per user of a model of events. Default: 300 with hstu-tiny, else 15000.",
+		"memory": "Device memory for KV in the grebe.yaml that --make writes; default ${default}.",
+		"device-rows": "With --make and a model of events: keep the rows of items in a file. The device caches as " +
+			"many as fit into this share of device_memory.",
+		"file": "Also write the report as JSON to this file.",
 	}
 }
 
 func (serveCmd) Help() string {
-	return `Asks a running server for recommendations or, with --rank, for rankings. An open loop sends requests at random
-times (Poisson), whether earlier ones were answered or not. A rate is sustained if 99 % of all requests are answered
-within the SLO of the time at which they were due; refused ones count as misses. A closed loop has clients that wait for
-each answer. Run it on cores of its own. The same seed sends the same requests again, whose users are then cached: take
-another one for each run on the same server.
+	return `Sends load to a running server: recommendations or, with --rank, rankings. Run it on other cores than the
+server. The same seed sends the same requests again, whose users are then cached. Use another seed for each run on one
+server.
 
-A soak (--soak) changes 1,000 items and reloads the model with other weights, again and again, while an open loop runs.
-It fails if a request is not answered within its deadline, a change takes no effect, or memory grows by more than 2 %
-and 32 MiB from the middle fifth of the time to the last. The first fifth, in which caches fill, and samples that were
-taken during reloads are left out.
-
-With --first one request of each kind goes to a server that has just started: rankings, scores and recommendations of
-50, 128 and 512 beams, for prompts of 8 to 2,048 rows, none of which is cached. Nine more of each follow. A first
-request that takes more than twice the median of those is slow, and the command fails.
+    --rates    Requests arrive at random times (Poisson), whether earlier ones
+               were answered or not. A rate is sustained if 99 % of all requests
+               are answered within the SLO of the time at which they were due.
+               Refused requests count as missed.
+    --clients  Each client waits for an answer before it sends the next request.
+    --soak     Changes 1,000 items and reloads the model with other weights,
+               again and again, during the load. It fails if a request misses
+               its deadline, or a change has no effect. It also fails if memory
+               grows by more than 2 % and 32 MiB from the middle fifth of the
+               time to the last. Samples during reloads are left out.
+    --first    Times the first request of each kind on a server that has just
+               started: rankings, scores, and recommendations with 50, 128 and
+               512 beams, for prompts of 8 to 2,048 rows. Nine more of each
+               follow. It fails if a first request takes more than twice the
+               median of those.
+    --make     Writes a model, items, users and grebe.yaml to a folder, so that
+               there is a server to load.
 
 Examples:
 

@@ -15,39 +15,39 @@ type simCheckCmd struct {
 	Model      string        `default:"demo" enum:"demo,llama3-1b,qwen2-0.5b,qwen2-1.5b,qwen3-8b" placeholder:"NAME"`
 	Profile    string        `placeholder:"NAME"`
 	Shares     []float64     `want:"above 0 and at most 1.5" placeholder:"SHARE"`
-	Length     time.Duration `want:"above 0" help:"Of a rate; default 25s." placeholder:"TIME"`
-	Deadline   time.Duration `want:"above 0" help:"Of a ranking, and the SLO; default 1s." placeholder:"TIME"`
-	Candidates int           `want:"at least 1 and at most 1000" help:"Of a ranking; default 60." placeholder:"N"`
-	Where      bool          `help:"Also compare batch by batch; the server records its decisions, which costs time."`
-	Seed       uint64        `default:"1" help:"Of the requests." placeholder:"N"`
-	Check      bool          `help:"Fail when a prediction is outside the bars."`
-	JSON       bool          `name:"json" help:"Print JSON."`
+	Length     time.Duration `want:"above 0" placeholder:"TIME"`
+	Deadline   time.Duration `want:"above 0" help:"Deadline of a ranking, and the SLO; default 1s." placeholder:"TIME"`
+	Candidates int           `want:"at least 1 and at most 1000" placeholder:"N"`
+	Where      bool
+	Seed       uint64 `default:"1" help:"Seed of the requests; default ${default}." placeholder:"N"`
+	Check      bool   `help:"Exit with 1 if a prediction is too far off."`
+	JSON       bool   `name:"json" help:"Print JSON."`
 }
 
 func (simCheckCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"device":  "cpu, gpu, or none, which computes nothing in a given time; default ${default}.",
-		"nodes":   "Sizes of clusters on this machine that get the same requests; default 1, a server without one.",
-		"threads": "Threads of a CPU; default all cores.",
-		"model":   "Model of the server: the demo's, or one of random weights; default ${default}.",
-		"profile": "Profile of this device and model, by name or a .json file; default one is fitted first.",
-		"shares":  "Rates, as shares of the capacity; default 0.3,0.5,0.7.",
+		"device":     "cpu, gpu, or none, which only waits; default ${default}.",
+		"nodes":      "Sizes of clusters to compare; default 1, a server without a cluster.",
+		"threads":    "CPU threads; default: all cores.",
+		"model":      "Model of the server: demo, or the size of one with random weights; default ${default}.",
+		"profile":    "Profile to use, a name or a .json file. Default: measure one first.",
+		"shares":     "Rates, as shares of the predicted highest; default 0.3,0.5,0.7.",
+		"length":     "Length of the measurement at each rate; default 25s.",
+		"candidates": "Candidates per ranking; default 60.",
+		"where":      "Also compare batch by batch. The server then records its decisions, which costs time.",
 	}
 }
 
 func (simCheckCmd) Help() string {
-	return `Checks how well grebe sim predicts a server. It fits a profile to this machine's device, as grebe-bench profile
-does, starts a server with the model and sends rankings at random times: customers of the shop come back with longer
-histories. Then it gives the same requests at the same times to one simulated node whose batches take as long as the
-profile predicts, and compares throughput, refusals, reused tokens and latencies. Both begin with an empty cache.
+	return `Checks how well grebe sim predicts a server. It measures a profile of this machine's device, as grebe-bench
+profile does. Then it starts a server and sends rankings at random times: customers of the demo shop return with
+longer histories. One simulated node gets the same requests at the same times. The command compares throughput,
+refusals, reused tokens and latencies. Both caches are empty at the start. Run it on a machine that does nothing else.
 
-With --nodes 1,3 it also compares a cluster of three with three simulated nodes, and says how much less each request
-computes than on one node. The device none lets several nodes share a machine: it waits as long as a batch would take.
+With --nodes 1,3 it also compares a cluster of three nodes with three simulated ones. The device none lets several
+nodes share a machine: it waits as long as a batch would take.
 
-With --where it also shows where a difference is: each batch of the server beside what the profile predicts for that
-batch.
-
-Run it on a machine that does nothing else.
+With --where it shows where a difference comes from: the time of each batch, measured and predicted.
 
 Examples:
 

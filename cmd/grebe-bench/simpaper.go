@@ -13,7 +13,7 @@ import (
 )
 
 type simPaperCmd struct {
-	Names  []string `arg:"" optional:"" help:"Experiments, or all, or better."`
+	Names  []string `arg:"" optional:"" help:"Experiments from the list above, all, or better."`
 	Seeds  int      `want:"at least 1 and at most 100" placeholder:"N"`
 	First  uint64   `name:"first-seed" want:"at least 1 and at most 1000000" placeholder:"SEED"`
 	Rates  int      `want:"at least 1 and at most 100" default:"3" placeholder:"N"`
@@ -23,21 +23,23 @@ type simPaperCmd struct {
 
 func (simPaperCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"seeds":      "Runs of each trial with other seeds; default 1, of better 20.",
-		"first-seed": "The first seed; default 1, of better 2001: nothing was chosen on those from there on.",
-		"rates":      "Of better: seeds for which the highest rate is searched, which takes many runs; default ${default}.",
-		"beauty":     "Beauty.txt of Amazon Beauty, for rcllm-local.",
+		"seeds":      "Runs of each trial, with different seeds; default 1, for better 20.",
+		"first-seed": "First seed; default 1, for better 2001. Nothing was tuned on seeds from 2001 on.",
+		"rates": "For better: seeds with which the highest rate is searched, which takes many runs; default " +
+			"${default}.",
+		"beauty": "File Beauty.txt of Amazon Beauty, for rcllm-local; default ${default}.",
 	}
 }
 
 func (simPaperCmd) Help() string {
-	return `Repeats the papers' cluster experiments in virtual time, on assumptions that were written down before the first
-run (bench/simpaper/assumptions), and prints the papers' values, the simulator's, and their difference.
+	return `Repeats the papers' cluster experiments in virtual time and prints the papers' values, the simulator's, and
+the difference. The assumptions were written down before the first run (bench/simpaper/assumptions).
 
 Experiments: ` + strings.Join(simpaper.Names(), ", ") + `
 
-Better compares each paper's router with the one that predicts milliseconds on that paper's workload: P99 at equal load,
-and the highest rate within the SLO, with paired intervals over seeds. Experiments behind it choose workloads.
+With better, the router of each paper is compared with Grebe's, which predicts milliseconds, on that paper's workload:
+by P99 at equal load and by the highest rate within the SLO, with paired intervals over seeds. Names after better choose
+workloads.
 
 Examples:
 

@@ -15,21 +15,27 @@ import (
 )
 
 type simReplayCmd struct {
-	Log      string `arg:"" optional:"" type:"path" help:"Log of a server to replay; default: the one that is recorded."`
-	Record   string `type:"path" help:"Record first, with this grebe." placeholder:"BINARY"`
-	Requests int    `default:"2000" want:"at least 10" help:"Requests to record." placeholder:"N"`
-	Seed     uint64 `default:"1" help:"Of the requests." placeholder:"N"`
-	Dir      string `type:"path" default:"." help:"Folder for the recorded log, node.log.gz." placeholder:"DIR"`
+	Log      string `arg:"" optional:"" type:"path"`
+	Record   string `type:"path" help:"Record a log first, with this grebe." placeholder:"BINARY"`
+	Requests int    `default:"2000" want:"at least 10" help:"Requests to record; default ${default}." placeholder:"N"`
+	Seed     uint64 `default:"1" help:"Seed of the requests; default ${default}." placeholder:"N"`
+	Dir      string `type:"path" default:"." placeholder:"DIR"`
+}
+
+func (simReplayCmd) FlagHelp() cli.Texts {
+	return cli.Texts{
+		"log": "Log of a server to replay. Default: the one that --record makes.",
+		"dir": "Folder for the recorded log, node.log.gz. Default: the current folder.",
+	}
 }
 
 func (simReplayCmd) Help() string {
-	return `The simulator (grebe sim) makes a node of the code that a server decides with. This command checks that both
-decide the same. It gives one node the outside events of a recorded server: requests, when they came, and how long
-batches took. It compares each decision of the node with the server's: prefix orders, what is reused, batches, refusals,
-published and evicted KV. It fails if one differs.
+	return `Checks that a node of the simulator (grebe sim) decides as a server does. It feeds one simulated node with
+the events of a recorded server: requests, when they came, and how long batches took. Then it compares every decision:
+prefix orders, reuse, batches, refusals, published and evicted KV. Exits with 1 if one differs.
 
-The server must have one worker and no disk, and rank for users with an id. --record starts such a server on the demo's
-models and sends it more requests than it can answer.
+The server must have one worker and no disk, and rank for users with an id. --record starts such a server with the
+demo's models and sends it more requests than it can answer.
 
 Examples:
 

@@ -12,9 +12,9 @@ import (
 )
 
 type tiersCmd struct {
-	Device   string   `default:"auto" want:"one of auto, cpu, cuda" help:"auto, cpu or cuda." placeholder:"DEVICE"`
+	Device   string   `default:"auto" want:"one of auto, cpu, cuda" placeholder:"DEVICE"`
 	Families []string `want:"one of qwen2, qwen3, llama, hstu, qwen3-fp8" placeholder:"FAMILY"`
-	Items    []int    `want:"at least 1" help:"Cached items of a prompt; default 40,100,200,1000." placeholder:"N"`
+	Items    []int    `want:"at least 1" help:"Cached items per prompt; default 40,100,200,1000." placeholder:"N"`
 	Scratch  []int    `want:"at least 1" placeholder:"N"`
 	Layers   int      `want:"at least 1" help:"Layers of the models; default 9." placeholder:"N"`
 	JSON     bool     `name:"json" help:"Print JSON."`
@@ -22,15 +22,16 @@ type tiersCmd struct {
 
 func (tiersCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"families": "Model families; default all.",
-		"scratch":  "Layers that attention's scratch holds at a time; default 1 to 8.",
+		"device":   "auto, cpu or cuda; default ${default}.",
+		"families": "Kinds of models: qwen2, qwen3, llama, hstu, qwen3-fp8; default all.",
+		"scratch":  "Layers whose keys fit into attention's scratch memory; default 1 to 8.",
 	}
 }
 
 func (tiersCmd) Help() string {
-	return `Checks that logits do not depend on where cached KV lies. KV on the device, in host memory and on disk gives
-the logits of a prompt that is computed as a whole: up to the rounding of bf16 on a GPU, to the bit on a CPU. Models are
-small, with random weights. It fails if a check does not pass.
+	return `Checks that logits do not depend on where cached KV lies. KV from the device, from host memory and from disk
+must give the logits of a prompt that is computed as a whole. On a CPU all bits must be equal; on a GPU the difference
+must be within the rounding of bf16. Models are small, with random weights. Exits with 1 if a check fails.
 
 Examples:
 

@@ -13,7 +13,9 @@ type trainCmd struct {
 }
 
 func (trainCmd) Help() string {
-	return `Examples:
+	return `Trains what the binaries carry.
+
+Example:
 
     grebe-bench train allocator --out policy.bin`
 }
@@ -21,23 +23,24 @@ func (trainCmd) Help() string {
 type trainAllocatorCmd struct {
 	Out      string `type:"path" default:"policy.bin" want:"a file that can be written" placeholder:"FILE"`
 	Rounds   int    `want:"at least 1" help:"Rounds of serving and learning; default 100." placeholder:"N"`
-	Episodes int    `want:"at least 1" help:"Workloads served per round; default 8." placeholder:"N"`
-	Seed     uint64 `help:"Seed; default 1." placeholder:"N"`
+	Episodes int    `want:"at least 1" help:"Workloads per round; default 8." placeholder:"N"`
+	Seed     uint64 `help:"Seed of workloads and weights; default 1." placeholder:"N"`
 
 	Predictors string `type:"path" want:"a file that can be written" placeholder:"FILE"`
 }
 
 func (trainAllocatorCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"out":        "Where the policy goes; default ${default}.",
-		"predictors": "Instead fit the predictors that the benchmark holds against the policy, and write them here.",
+		"out": "File for the policy; default ${default}.",
+		"predictors": "Instead fit the predictors that the benchmark compares with the policy, and write them to " +
+			"this file.",
 	}
 }
 
 func (trainAllocatorCmd) Help() string {
-	return `Trains offline, in virtual time, on workloads of the family of "grebe-bench allocator", not on those
-themselves. Without options it gives the policy that the binary carries, byte for byte on the same architecture. Takes
-minutes.
+	return `Trains the policy that divides memory between embeddings and KV, offline and in virtual time. Its workloads
+are like those of "grebe-bench allocator", but not the same ones. With the default settings it writes the policy that
+the binary carries, byte for byte on the same CPU architecture. Takes minutes.
 
 Example:
 
