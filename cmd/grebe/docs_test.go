@@ -24,7 +24,6 @@ func TestCommandsInTheDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs = append(docs, "../../docs/kubernetes.md")
 	ran := 0
 	for _, doc := range append(docs, "../../README.md") {
 		lines := documentCommands(t, doc, "sh")

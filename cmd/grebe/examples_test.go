@@ -29,7 +29,7 @@ func examples(t *testing.T) []example {
 		t.Fatal(err)
 	}
 	var out []example
-	for _, page := range append(pages, "../../README.md", "../../docs/kubernetes.md") {
+	for _, page := range append(pages, "../../README.md") {
 		data, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ func examples(t *testing.T) []example {
 func TestConfigurationsInTheDocuments(t *testing.T) {
 	checked := 0
 	for _, e := range examples(t) {
-		if e.mark != "yaml" || e.page == "docs/kubernetes.md" || e.page == "docs/how-to/kubernetes-coordinator.md" {
+		if e.mark != "yaml" || e.page == "docs/how-to/kubernetes.md" || e.page == "docs/how-to/kubernetes-coordinator.md" {
 			continue // values of the chart, and a Role: tests of the chart and of cluster/coord/kube read them
 		}
 		checked++

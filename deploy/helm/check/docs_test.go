@@ -16,10 +16,10 @@ var (
 	block   = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```")
 )
 
-// The commands of docs/kubernetes.md name objects that the chart makes with the page's own values, and values that the
-// chart has.
+// The commands of docs/how-to/kubernetes.md name objects that the chart makes with the page's own values, and values
+// that the chart has.
 func TestPage(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/kubernetes.md")
+	page, err := os.ReadFile("../../../docs/how-to/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
