@@ -109,23 +109,23 @@ type Model struct {
 	Codes       Codes    `yaml:"codes"`
 	// for KV and embeddings, bytes or a share of what is free at the start; 80%
 	DeviceMemory Size `yaml:"device_memory"`
-	// DeviceRows is the part of device_memory for rows of item_table that are cached there, bytes or a share of it; 0:
-	// every batch is sent its rows
+	// DeviceRows is the memory for cached rows of item_table on the device, bytes or a share of device_memory; 0: rows
+	// are sent with every batch
 	DeviceRows Size `yaml:"device_rows"`
 	// for KV in host memory, bytes or a share; 0: shared with others, see cache
 	HostMemory Size `yaml:"host_memory"`
 	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0
-	// ItemTable is the table in tables whose rows the items of a model of events have; the checkpoint's
+	// ItemTable is the table (of tables) with the rows of a model of events' items; the checkpoint's
 	ItemTable string       `yaml:"item_table"`
-	Tables    []ModelTable `yaml:"tables"` // other tables of a model of events; the checkpoint's
+	Tables    []ModelTable `yaml:"tables"` // where other tables of a model of events have their rows; the checkpoint's
 }
 
-// ModelTable says that rows of a model's table are those of one in tables.
+// ModelTable takes the rows of one of a model's tables from a table of tables.
 type ModelTable struct {
 	Name  string `yaml:"name"`  // of the table in the model's config.json; required
-	Table string `yaml:"table"` // its name in tables; required
-	// DeviceRows is the part of device_memory for rows of it that are cached there, bytes or a share of it; 0: every
-	// batch is sent its rows
+	Table string `yaml:"table"` // of the table in tables that has the rows; required
+	// DeviceRows is the memory for its cached rows on the device, bytes or a share of device_memory; 0: rows are sent
+	// with every batch
 	DeviceRows Size `yaml:"device_rows"`
 }
 
@@ -206,11 +206,11 @@ type Cache struct {
 	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0
 	// compute items of the catalog before a request needs them, when idle: on or off; on
 	Ahead string `yaml:"ahead"`
-	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
-	// item_table: climb, or fixed, which leaves it as host_memory and the table's cache say; climb
+	// Boundary says how host memory is divided between KV of a model of events and cached rows of its item_table:
+	// climb moves the boundary to where memory saves more time, fixed keeps host_memory and the table's cache; climb
 	Boundary string `yaml:"boundary"`
-	// DeviceBoundary says who divides a device's memory between KV and the rows that device_rows caches there: climb,
-	// unless all rows fit, or fixed, which leaves it as device_rows says; fixed
+	// DeviceBoundary says the same of a device's memory, for KV and the rows of device_rows: climb moves the boundary
+	// unless all rows fit, fixed keeps device_rows; fixed
 	DeviceBoundary string `yaml:"device_boundary"`
 }
 
@@ -291,14 +291,14 @@ func Default() *Config {
 type Table struct {
 	Name  string `yaml:"name"`  // what models and requests call it; required
 	Store string `yaml:"store"` // pebble (in data_dir/tables), file (mapped) or redis; pebble
-	File  string `yaml:"file"`  // of float32 rows, row after row, for the store file; none
+	File  string `yaml:"file"`  // for the store file: rows of numbers in format, one after the other; none
 	// host:port of a Redis or Valkey server, or of some nodes of a cluster; none
 	Addresses     []string  `yaml:"addresses"`
 	Username      string    `yaml:"username"`     // for Redis; none
 	PasswordEnv   string    `yaml:"password_env"` // variable that has the password for Redis; none
 	Prefix        string    `yaml:"prefix"`       // of the table's keys in Redis; grebe:NAME:
 	Dim           int       `yaml:"dim"`          // numbers of a row; required
-	Format        string    `yaml:"format"`       // of these, in the store and in memory: f32 or bf16; f32
+	Format        string    `yaml:"format"`       // of the numbers, in the store and in memory: f32 or bf16; f32
 	Cache         Size      `yaml:"cache"`        // of rows in memory before pebble and redis, bytes, 0 for none; 64MiB
 	Policy        string    `yaml:"policy"`       // of eviction: default, lru, laru or sieve; default
 	Default       []float32 `yaml:"default"`      // row for keys that the table does not have, and in an outage; zeros

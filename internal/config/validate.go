@@ -227,14 +227,14 @@ func (m *Model) Validate() error {
 		p.add("device_rows", "caches rows of item_table, which is not set")
 	}
 	if m.DeviceRows.Percent > 90 {
-		p.add("device_rows", "%s: want at most 90%% of device_memory, KV has the rest", m.DeviceRows)
+		p.add("device_rows", "%s: want at most 90%% of device_memory, because KV needs the rest", m.DeviceRows)
 	}
 	share := m.DeviceRows.Percent
 	for i := range m.Tables {
 		share += m.Tables[i].DeviceRows.Percent
 	}
 	if share > 90 && len(m.Tables) > 0 {
-		p.add("tables", "device_rows of all tables are %v%%: want at most 90%% of device_memory, KV has the rest", share)
+		p.add("tables", "device_rows of all tables are %v%%: want at most 90%% of device_memory, KV needs the rest", share)
 	}
 	if m.Disk.Percent > 0 {
 		p.add("disk", "%s: want a size such as 8GiB, not a share", m.Disk)
@@ -346,7 +346,7 @@ func (c *Config) validateTables(p *problems) {
 		}
 		odd := t.Dim%2 != 0 || t.Format == "bf16" && t.Dim%4 != 0
 		if t.Cache.Percent > 0 || t.Cache.Bytes > 0 && t.Store != "file" && odd {
-			p.add(path+".cache", "%s: want a size, and 0 where dim is odd, or no multiple of 4 in bf16", t.Cache)
+			p.add(path+".cache", "%s: want bytes; a cache needs an even dim, in bf16 a multiple of 4: else set it to 0", t.Cache)
 		}
 		if len(t.Default) > 0 && len(t.Default) != t.Dim {
 			p.add(path+".default", "has %d numbers, a row %d", len(t.Default), t.Dim)
