@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"net/http"
+
+	"google.golang.org/protobuf/proto"
 
 	"grebe/catalog"
 	"grebe/internal/cli"
@@ -13,18 +16,24 @@ import (
 
 // dryRun reports what an import would do, and changes nothing.
 func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
-	ids := newSeen()
+	ids, left := newSeen(), &left{newSeen()}
 	defer ids.close()
+	defer left.close()
 	bad, present, base := int64(0), int64(0), int64(0)
 	var items []*source
 	for _, src := range files {
 		ids.next(src, base)
-		j := &job{c: c, w: w, src: src, dst: dst, ids: ids, state: &importState{}}
+		j := &job{c: c, w: w, src: src, dst: dst, ids: ids, left: left, state: &importState{}}
 		if c.LastWins {
 			j.ids = nil
 		}
 		j.bar = newProgressBar(w, src, j.state)
-		err := j.src.parts(w.Ctx, dst.preparer(), j.foresee)
+		known := int64(0) // items of the file that the catalog has
+		err := j.src.parts(w.Ctx, func(l *line) { j.prepare(l); left.sum(l) }, func(part *chunk) error {
+			n, err := j.foresee(part)
+			known += n.Replaced + n.Unchanged + n.Deleted
+			return err
+		})
 		j.bar.done()
 		if err != nil {
 			return err
@@ -35,7 +44,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 			s.Failed)
 		bad, base = bad+s.Failed, base+s.Line
 		if src.kind == kindItems {
-			items, present = append(items, src), present+s.Replaced+s.Unchanged+s.Deleted
+			items, present = append(items, src), present+known
 		}
 	}
 	if len(items) > 0 {
@@ -73,24 +82,100 @@ func (c *Import) foretold(w *cli.World, items []*source, dst sink, present int64
 	return nil
 }
 
-// foresee counts what a part of the file would change, and lists what is bad.
-func (j *job) foresee(part *chunk) error {
+// foresee counts what a part of the file would change, and lists what is bad. It returns the outcomes of records that
+// were compared with the catalog, not with earlier ones of the import.
+func (j *job) foresee(part *chunk) (known counts, err error) {
 	j.state.read, j.state.Line = part.read, part.endLine
 	lines := j.fresh(part)
-	problems, err := j.dst.preview(j.w.Ctx, j.src.kind, lines, &j.state.counts)
+	var first []line // records of ids that did not come before
+	var at []int     // where they are
+	for i := range lines {
+		if lines[i].err == nil && !j.left.again(&lines[i], &j.state.counts) {
+			first, at = append(first, lines[i]), append(at, i)
+		}
+	}
+	problems, err := j.dst.preview(j.w.Ctx, j.src.kind, first, &known)
 	if err != nil {
-		return err
+		return known, err
+	}
+	j.state.plus(&known)
+	for i, problem := range problems {
+		lines[at[i]].err = problem
 	}
 	for i := range lines {
-		if lines[i].err == nil && problems[i] != nil {
-			lines[i].err = problems[i]
-		}
 		if lines[i].err != nil {
 			j.list(&lines[i])
 		}
 	}
 	j.bar.update()
-	return nil
+	return known, nil
+}
+
+// plus adds counts.
+func (n *counts) plus(m *counts) {
+	n.Created, n.Replaced, n.Deleted = n.Created+m.Created, n.Replaced+m.Replaced, n.Deleted+m.Deleted
+	n.Unchanged, n.Failed = n.Unchanged+m.Unchanged, n.Failed+m.Failed
+}
+
+// left knows what the records of a dry run would leave behind, by hashes: of each id whether it was put, and what.
+type left struct{ *seen }
+
+// withEvents is set in the hash of a user that is put with events.
+const withEvents = 1
+
+// sum sets the hash of what a record puts. It is safe for concurrent use.
+func (f *left) sum(l *line) {
+	var m proto.Message = l.op.PutItem
+	switch {
+	case l.op.PutUser != nil:
+		m = l.op.PutUser
+	case l.op.PutItem == nil:
+		return
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil { // an import will say so
+		return
+	}
+	l.sum = uint32(maphash.Bytes(f.seed, b))&^withEvents | 2 // never 0
+	if len(l.op.PutUser.GetEvents()) > 0 {
+		l.sum |= withEvents
+	}
+}
+
+// again counts the outcome of a record whose id came before, and reports whether it did.
+func (f *left) again(l *line, n *counts) bool {
+	kind, id := kindItems, l.op.DeleteItem
+	switch op := &l.op; {
+	case op.PutItem != nil:
+		id = op.PutItem.Id
+	case op.PutUser != nil:
+		kind, id = kindUsers, op.PutUser.Id
+	case op.DeleteUser != "":
+		kind, id = kindUsers, op.DeleteUser
+	case op.AppendEvents != nil:
+		kind, id = kindEvents, op.AppendEvents.Id+"\x00"+op.AppendEvents.Events[0].Id
+	}
+	before, ok := f.swap(f.hash(kind, id), l.sum)
+	if kind == kindEvents && !ok {
+		if user, put := f.find(f.hash(kindUsers, l.op.AppendEvents.Id)); put && user&withEvents == 0 {
+			n.Created++ // whatever events the catalog has of the user are gone by then
+			return true
+		}
+	}
+	put := l.op.PutItem != nil || l.op.PutUser != nil
+	switch {
+	case !ok:
+		return false
+	case kind == kindEvents || before == l.sum:
+		n.Unchanged++
+	case !put:
+		n.Deleted++
+	case before == 0:
+		n.Created++
+	default:
+		n.Replaced++
+	}
+	return true
 }
 
 func (s *localSink) items(context.Context) (int64, error) { return int64(s.c.Stats().Items), nil }

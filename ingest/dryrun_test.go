@@ -2,6 +2,8 @@ package ingest
 
 import (
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -40,5 +42,57 @@ func TestDryRun(t *testing.T) {
 	if !strings.Contains(out, "2 lines: 1 new, 0 changed, 1 the same") || !strings.Contains(out, "1 lines: 1 new") ||
 		strings.Contains(out, "error") {
 		t.Error(out)
+	}
+}
+
+// A dry run counts what the import then does, also where an id comes again.
+func TestDryRunCountsAsTheImport(t *testing.T) {
+	const items = `{"id":"1","text":"a"}
+{"id":"1","text":"b"}
+{"id":"1","text":"b"}
+{"id":"9","text":"c"}
+{"delete":"9"}
+{"delete":"9"}
+{"id":"9","text":"c"}
+{"delete":"2"}
+{"id":"3","text":"old"}
+`
+	const users = `{"id":"u1","history":["1"]}
+{"id":"u1","history":["1","2"]}
+{"id":"u2"}
+{"delete":"u2"}
+`
+	const events = `{"user":"u3","item":"1","time":5}
+{"user":"u3","item":"1","time":5}
+{"user":"u3","item":"1","time":6,"id":"e"}
+{"user":"u3","item":"2","time":7,"id":"e"}
+{"user":"u1","item":"2","time":7,"id":"e"}
+{"user":"u1","item":"7","time":1,"id":"before"}
+`
+	dir := t.TempDir()
+	run(t, &Import{Files: []string{file(t, "items.ndjson", []byte(
+		`{"id":"2","text":"x"}`+"\n"+`{"id":"3","text":"old"}`+"\n"+`{"id":"4"}`+"\n")),
+		file(t, "events.ndjson", []byte(`{"user":"u1","item":"7","time":1,"id":"before"}`+"\n"))}, DataDir: dir}, nil)
+	var files []string
+	for name, text := range map[string]string{"items.ndjson": items, "users.ndjson": users, "events.ndjson": events} {
+		files = append(files, file(t, name, []byte(text)))
+	}
+	slices.SortFunc(files, func(a, b string) int { return strings.Compare(filepath.Base(a), filepath.Base(b)) })
+	foretold := run(t, &Import{Files: files, DataDir: dir, DryRun: true, LastWins: true}, nil)
+	if !strings.Contains(foretold, "1 of the catalog's 3 items are not in the files") {
+		t.Errorf("the item 4 is not in the files:\n%s", foretold)
+	}
+	done := run(t, &Import{Files: files, DataDir: dir, LastWins: true}, nil)
+	for _, c := range []struct{ out, want string }{
+		{foretold, "9 lines: 3 new, 1 changed, 3 the same, 2 deleted"},
+		{done, "9 lines: 3 created, 1 replaced, 2 deleted, 3 unchanged"},
+		{foretold, "4 lines: 1 new, 2 changed, 0 the same, 1 deleted"},
+		{done, "4 lines: 1 created, 2 replaced, 1 deleted, 0 unchanged"},
+		{foretold, "6 lines: 4 new, 0 changed, 2 the same"},
+		{done, "6 lines: 4 created, 0 replaced, 0 deleted, 2 unchanged"},
+	} {
+		if !strings.Contains(c.out, c.want) {
+			t.Errorf("%q is missing:\n%s\n%s", c.want, foretold, done)
+		}
 	}
 }

@@ -142,6 +142,9 @@ func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 		return nil
 	}
 	impacts, err := dst.forecast(w.Ctx, items)
+	if w.Ctx.Err() != nil {
+		return errors.New("stopped while the items were checked against the models: run the same command again")
+	}
 	if err != nil {
 		return err
 	}
@@ -186,6 +189,11 @@ func (c *Import) sources(w *cli.World) ([]*source, error) {
 		}
 		out = append(out, s)
 	}
+	// A user is replaced as a whole: events come after the users.
+	order := []string{kindItems, kindUsers, kindEvents}
+	slices.SortStableFunc(out, func(a, b *source) int {
+		return slices.Index(order, a.kind) - slices.Index(order, b.kind)
+	})
 	return out, nil
 }
 
@@ -270,6 +278,7 @@ type job struct {
 	dst   sink
 	state *importState
 	ids   *seen // nil: an id may come twice
+	left  *left // of a dry run: what earlier records leave behind
 	bar   *progressBar
 	told  int
 }
@@ -310,7 +319,7 @@ func (j *job) all() error {
 
 // run imports the file from the state's offset on.
 func (j *job) run() error {
-	err := j.src.parts(j.w.Ctx, j.dst.preparer(), func(part *chunk) error {
+	err := j.src.parts(j.w.Ctx, j.prepare, func(part *chunk) error {
 		if err := j.apply(part); err != nil {
 			return err
 		}
@@ -320,6 +329,13 @@ func (j *job) run() error {
 		return errStopped
 	}
 	return err
+}
+
+// prepare does what a good record needs before it is applied. It is safe for concurrent use.
+func (j *job) prepare(l *line) {
+	if prepare := j.dst.preparer(); prepare != nil {
+		prepare(&l.op)
+	}
 }
 
 // apply imports a part of the file and moves the state to its end, or to the record that stops the import.

@@ -56,11 +56,14 @@ func (s *seen) close() {
 // next begins a file. lines are those of all files before it.
 func (s *seen) next(src *source, base int64) { s.files = append(s.files, seenFile{src, base}) }
 
-// hash returns the hash of an id of a kind, never 0.
+// hash returns the hash of an id of a kind, never 0. It is safe for concurrent use.
 func (s *seen) hash(kind, id string) uint64 {
 	h := maphash.String(s.seed, id)
-	if kind == kindUsers {
+	switch kind {
+	case kindUsers:
 		h = bits.RotateLeft64(h, 32) + 1
+	case kindEvents:
+		h = bits.RotateLeft64(h, 16) + 2
 	}
 	return max(h, 1)
 }
@@ -77,6 +80,22 @@ func (s *seen) add(hash uint64, place int64) int64 {
 	s.hashes[i], s.places[i] = hash, uint32(min(place, math.MaxUint32))
 	s.n++
 	return -1
+}
+
+// swap sets the value of an id, which is not a place then, and returns the one before.
+func (s *seen) swap(hash uint64, value uint32) (before uint32, ok bool) {
+	if s.add(hash, int64(value)) < 0 {
+		return 0, false
+	}
+	i := s.slot(hash)
+	before, s.places[i] = s.places[i], value
+	return before, true
+}
+
+// find returns the value of an id.
+func (s *seen) find(hash uint64) (value uint32, ok bool) {
+	i := s.slot(hash)
+	return s.places[i], s.hashes[i] == hash
 }
 
 // slot returns where a hash is, or would be.

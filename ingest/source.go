@@ -270,7 +270,8 @@ type line struct {
 	text   []byte // as the source has it; nil if it has cells
 	cells  []cell
 	op     catalog.Op
-	err    error // why the record is bad; nil if it is not
+	err    error  // why the record is bad; nil if it is not
+	sum    uint32 // of a dry run: what is put, hashed
 }
 
 // chunk is a run of records.
@@ -377,7 +378,7 @@ func (l *line) encode(b *bytes.Buffer) {
 // chunks reads a source from its start, decodes its records on all cores and returns them in order. There it also calls
 // prepare for those that are good, unless it is nil. The caller MUST end ctx and call wait.
 func (s *source) chunks(ctx context.Context,
-	prepare func(*catalog.Op)) (out <-chan chan *chunk, wait func(), err error) {
+	prepare func(*line)) (out <-chan chan *chunk, wait func(), err error) {
 	r, err := s.open()
 	if err != nil {
 		return nil, nil, err
@@ -418,7 +419,7 @@ func (s *source) chunks(ctx context.Context,
 				for i := range t.part.lines {
 					l := &t.part.lines[i]
 					if s.decode(l); l.err == nil && prepare != nil {
-						prepare(&l.op)
+						prepare(l)
 					}
 				}
 				t.out <- t.part
@@ -429,7 +430,7 @@ func (s *source) chunks(ctx context.Context,
 }
 
 // parts passes the records to visit, decoded and in order, until visit fails or ctx ends. prepare is as chunks has it.
-func (s *source) parts(ctx context.Context, prepare func(*catalog.Op), visit func(*chunk) error) error {
+func (s *source) parts(ctx context.Context, prepare func(*line), visit func(*chunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	chunks, wait, err := s.chunks(ctx, prepare)
 	if err != nil {
