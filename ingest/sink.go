@@ -141,9 +141,8 @@ type serverSink struct {
 }
 
 func newServerSink(w *cli.World, server string, access *cli.AccessFlags) (*serverSink, error) {
-	u, err := url.Parse(server)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, cli.Usagef("--server %q: want an address such as http://127.0.0.1:8080", server)
+	if _, err := cli.ServerURL(server); err != nil {
+		return nil, err
 	}
 	client, err := access.Client(w, 5*time.Minute)
 	if err != nil {

@@ -69,7 +69,11 @@ func (c *Import) database(env []string) (*database, error) {
 		variable = true
 	}
 	u, err := url.Parse(text)
-	if err != nil { // the error may contain the password
+	if strings.Contains(text, "@") && (err != nil || u.User == nil) { // what seems to be the host may be a password
+		return nil, cli.Usagef("--from: not an address such as mysql://user@host/database: write /, ?, #, %% and : of a " +
+			"user or a password as %%2F, %%3F, %%23, %%25 and %%3A")
+	}
+	if err != nil {
 		return nil, cli.Usagef("--from: not an address such as mysql://user@host/database")
 	}
 	password, given := u.User.Password()

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -80,6 +82,12 @@ func newStreamMetrics(reg *prometheus.Registry) *streamMetrics {
 func (s *Stream) Run(w *cli.World) (err error) {
 	if s.DeadLetters == "" || s.Topic == "" || s.Group == "" {
 		return cli.Usagef("want --topic, --group and --dead-letters FILE")
+	}
+	for _, at := range append(slices.Clone(s.Kafka), s.Redis) {
+		if strings.Contains(at, "@") || strings.Contains(at, "://") { // it may have a password: it is not repeated
+			return cli.Usagef("--kafka and --redis take HOST:PORT, without a user and a password: other users of this machine " +
+				"could see them. Run the stream where the broker asks for none")
+		}
 	}
 	t, err := s.table()
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -105,18 +104,9 @@ func (c *askFlags) ask(w *cli.World, path string, body []byte, into any, table f
 	return table()
 }
 
-// serverURL parses the flag --server.
-func serverURL(s string) (*url.URL, error) {
-	base, err := url.Parse(s)
-	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
-		return nil, cli.Usagef("--server %q is not an address such as http://127.0.0.1:8080", s)
-	}
-	return base, nil
-}
-
 // post sends a request and returns the body of a good answer.
 func (c *askFlags) post(w *cli.World, path string, body []byte) ([]byte, error) {
-	base, err := serverURL(c.Server)
+	base, err := cli.ServerURL(c.Server)
 	if err != nil {
 		return nil, err
 	}

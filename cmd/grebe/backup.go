@@ -39,7 +39,7 @@ Examples:
 }
 
 func (c *backupCmd) Run(w *cli.World) error {
-	base, err := serverURL(c.Server)
+	base, err := cli.ServerURL(c.Server)
 	if err != nil {
 		return err
 	}

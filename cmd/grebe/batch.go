@@ -78,7 +78,7 @@ type batchState struct {
 const batchLook = 200 * time.Millisecond
 
 func (c *batchFlags) answer(w *cli.World, op string) error {
-	base, err := serverURL(c.Server)
+	base, err := cli.ServerURL(c.Server)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func (c *clusterStatusCmd) Run(w *cli.World) error {
 	if !c.Watch {
 		return c.show(w, client)
 	}
-	if _, err := serverURL(c.Server); err != nil {
+	if _, err := cli.ServerURL(c.Server); err != nil {
 		return err
 	}
 	for {
@@ -160,7 +160,7 @@ func (c *clusterStatusCmd) show(w *cli.World, client *http.Client) error {
 
 // call sends a request and returns the body of a good answer.
 func (c *clusterFlags) call(w *cli.World, client *http.Client, method, path string) ([]byte, error) {
-	base, err := serverURL(c.Server)
+	base, err := cli.ServerURL(c.Server)
 	if err != nil {
 		return nil, err
 	}

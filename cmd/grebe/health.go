@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -33,9 +32,9 @@ Example:
 }
 
 func (c *healthCmd) Run(w *cli.World) error {
-	base, err := url.Parse(c.Server)
-	if err != nil || base.Host == "" {
-		return cli.Usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
+	base, err := cli.ServerURL(c.Server)
+	if err != nil {
+		return err
 	}
 	req, err := http.NewRequestWithContext(w.Ctx, http.MethodGet, base.JoinPath("/v2/health/ready").String(), nil)
 	if err != nil {

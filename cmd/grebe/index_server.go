@@ -27,8 +27,8 @@ var errNoServer = errors.New("no server answers")
 
 // indexThrough has a running server compute the items of a model, or of all, and shows how far it is until it is done.
 func indexThrough(w *cli.World, access *cli.AccessFlags, base, model string) error {
-	if u, err := url.Parse(base); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return cli.Usagef("--server %q is not an address such as http://127.0.0.1:8080", base)
+	if _, err := cli.ServerURL(base); err != nil {
+		return err
 	}
 	client, err := access.Client(w, time.Minute)
 	if err != nil {

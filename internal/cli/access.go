@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -23,6 +24,19 @@ func (AccessFlags) FlagHelp() Texts {
 	return Texts{
 		"ca": "PEM file of the CA certificates that the server's certificate is checked against.",
 	}
+}
+
+// ServerURL parses the flag --server. A password there would be visible to every user of the machine, and in messages.
+func ServerURL(server string) (*url.URL, error) {
+	u, err := url.Parse(server)
+	if err == nil && u.User != nil || strings.Contains(server, "@") {
+		return nil, Usagef("--server: leave user and password out of the address, where other users of this machine can " +
+			"see them: give the server's API key with --key-file FILE or in GREBE_API_KEY")
+	}
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, Usagef("--server %q: want an address such as http://127.0.0.1:8080", server)
+	}
+	return u, nil
 }
 
 // Client returns an HTTP client that sends the key, if there is one.
