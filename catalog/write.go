@@ -57,6 +57,27 @@ func (c *Catalog) Prepare(op *Op) {
 	op.ready.prepare(op, c.opt.MaxHistory)
 }
 
+// Check reports what is wrong with an Op, whatever the catalog has. Apply refuses it with the same error.
+func (op *Op) Check() error {
+	switch {
+	case op.PutItem != nil:
+		return checkID(op.PutItem.Id)
+	case op.PutUser != nil:
+		if err := checkID(op.PutUser.Id); err != nil || len(op.PutUser.NewEvents) == 0 {
+			return err
+		}
+		return &wire.Error{Field: "new_events", Problem: "are of a request: give events"}
+	case op.AppendEvents != nil:
+		if err := checkID(op.AppendEvents.Id); err != nil {
+			return err
+		}
+		return checkEvents(op.AppendEvents.Events)
+	case op.DeleteUser != "":
+		return checkID(op.DeleteUser)
+	}
+	return checkID(op.DeleteItem)
+}
+
 // mutationOf returns what an Op asks for.
 func (c *Catalog) mutationOf(op *Op) (m mutation) {
 	if op.ready != nil {
@@ -237,39 +258,30 @@ func (c *Catalog) AppendEventsWithin(ctx context.Context, id string,
 
 // prepare does what needs no lock. What it refuses has an error from here on.
 func (m *mutation) prepare(op *Op, maxHistory int) {
+	m.Err = op.Check()
 	switch {
 	case op.PutItem != nil:
 		m.verb, m.id = putItem, op.PutItem.Id
-		if m.Err = checkID(m.id); m.Err == nil {
+		if m.Err == nil {
 			m.record = itemRecord(op.PutItem)
 			m.digest = m.record.digest()
 		}
 	case op.PutUser != nil:
 		m.verb, m.id = putUser, op.PutUser.Id
-		if m.Err = checkID(m.id); m.Err == nil {
-			u := op.PutUser
-			if len(u.NewEvents) > 0 {
-				m.Err = &wire.Error{Field: "new_events", Problem: "are of a request: give events"}
-				break
-			}
-			m.dropped = trim(u, maxHistory, maxHistory)
-			m.record = userRecord(u)
+		if m.Err == nil {
+			m.dropped = trim(op.PutUser, maxHistory, maxHistory)
+			m.record = userRecord(op.PutUser)
 			m.user, m.Err = newUser(m.record)
 		}
 	case op.AppendEvents != nil:
 		m.verb, m.id = appendEvents, op.AppendEvents.Id
-		if m.Err = checkID(m.id); m.Err == nil {
-			m.Err = checkEvents(op.AppendEvents.Events)
-		}
 		if m.Err == nil {
 			m.record = eventsRecord(op.AppendEvents.Events)
 		}
 	case op.DeleteUser != "":
 		m.verb, m.id = deleteUser, op.DeleteUser
-		m.Err = checkID(m.id)
 	default:
 		m.verb, m.id = deleteItem, op.DeleteItem
-		m.Err = checkID(m.id)
 	}
 }
 

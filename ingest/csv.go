@@ -123,6 +123,9 @@ func readHeader(text []byte, separator byte) ([]string, error) {
 	seen := map[string]bool{}
 	for i, c := range cells {
 		names[i] = strings.TrimSpace(c.text)
+		if strings.ContainsRune(names[i], '\r') {
+			return nil, errors.New("lines end with a carriage return only: convert the file, for instance with tr '\\r' '\\n'")
+		}
 		if names[i] == "" {
 			return nil, fmt.Errorf("the header's column %d has no name", i+1)
 		}
@@ -136,10 +139,24 @@ func readHeader(text []byte, separator byte) ([]string, error) {
 
 var utf8Mark = []byte("\xef\xbb\xbf")
 
-// checkEncoding refuses files that begin with the mark of UTF-16 or UTF-32.
+// checkEncoding refuses files that begin with the mark of UTF-16 or UTF-32, or have every other byte of UTF-16.
 func checkEncoding(head []byte) error {
-	if bytes.HasPrefix(head, []byte("\xff\xfe")) || bytes.HasPrefix(head, []byte("\xfe\xff")) {
+	marked := bytes.HasPrefix(head, []byte("\xff\xfe")) || bytes.HasPrefix(head, []byte("\xfe\xff"))
+	if marked || len(head) >= 2 && (head[0] == 0) != (head[1] == 0) {
 		return errors.New("the file is UTF-16: convert it to UTF-8, for instance with iconv -f UTF-16 -t UTF-8")
+	}
+	return nil
+}
+
+// checkLines refuses a file that is one JSON document instead of one per line.
+func checkLines(head []byte) error {
+	head = bytes.TrimSpace(bytes.TrimPrefix(head, utf8Mark))
+	if bytes.HasPrefix(head, []byte("[")) {
+		return errors.New("a JSON list, want one object per line (NDJSON): convert the file, for instance with jq -c '.[]'")
+	}
+	if first, _, more := bytes.Cut(head, []byte("\n")); more && string(bytes.TrimSpace(first)) == "{" {
+		return errors.New("an object over several lines, want one object per line (NDJSON): convert the file, for instance " +
+			"with jq -c .")
 	}
 	return nil
 }
@@ -167,10 +184,10 @@ func (t *table) decodeCSV(text []byte) ([]cell, error) {
 	if !utf8.Valid(text) {
 		for i := range cells {
 			if !utf8.ValidString(cells[i].text) {
-				return nil, cellError(i, "invalid UTF-8: convert the file, for instance with iconv -f LATIN1 -t UTF-8")
+				return nil, cellError(i, "invalid UTF-8: "+t.convert)
 			}
 		}
-		return nil, errors.New("invalid UTF-8")
+		return nil, errors.New("invalid UTF-8: " + t.convert)
 	}
 	return cells, nil
 }

@@ -23,8 +23,11 @@ type table struct {
 	columns   []string
 	separator byte   // between cells of CSV
 	lists     string // between elements of a list in one cell
+	convert   string // what to do about text that is not UTF-8
 	fields    []field
 }
+
+const convertFile = "convert the file, for instance with iconv -f LATIN1 -t UTF-8"
 
 // field is a field of an item, user or event, and the column that it comes from.
 type field struct {
@@ -226,7 +229,7 @@ func kindOfFields(names []string) string {
 
 // newTable returns the table of a source with columns. Without pairs every column must be a field.
 func newTable(kind string, columns []string, pairs []pair, lists string) (*table, error) {
-	t := &table{kind: kind, columns: columns, lists: lists}
+	t := &table{kind: kind, columns: columns, lists: lists, convert: convertFile}
 	given := len(pairs) > 0
 	if !given {
 		for _, c := range columns {
@@ -239,24 +242,45 @@ func newTable(kind string, columns []string, pairs []pair, lists string) (*table
 			return nil, cli.Usagef("--map: %s have no field %q; they have %s", kind, p.field, fieldNames(kind))
 		}
 		if set == nil {
-			return nil, fmt.Errorf("the column %q is not a field of %s, which have %s: name the columns to import with --map "+
-				"FIELD=COLUMN,…",
-				p.column, kind, fieldNames(kind))
+			return nil, fmt.Errorf("the column %.200q is not a field of %s, which have %s: name the columns to import with "+
+				"--map FIELD=COLUMN,…%s", p.column, kind, fieldNames(kind), otherSeparator(columns))
 		}
 		at := slices.Index(columns, p.column)
 		if at < 0 {
-			return nil, fmt.Errorf("no column %q for the field %s: the columns are %s", p.column, p.field,
-				strings.Join(columns, ", "))
+			return nil, fmt.Errorf("no column %q for the field %s: the columns are %s: correct --map%s", p.column, p.field,
+				listed(columns), otherSeparator(columns))
 		}
 		t.fields = append(t.fields, field{name: p.field, part: part, column: at, check: p.check, set: set})
 	}
 	for _, want := range required[kind] {
 		if !slices.ContainsFunc(t.fields, func(f field) bool { return f.name == want }) {
-			return nil, fmt.Errorf("no column for the field %s: the columns are %s; add --map %s=COLUMN", want,
-				strings.Join(columns, ", "), want)
+			return nil, fmt.Errorf("no column for the field %s: the columns are %s; add --map %s=COLUMN%s", want,
+				listed(columns), want, otherSeparator(columns))
 		}
 	}
 	return t, nil
+}
+
+// maxListed is the number of columns that an error names.
+const maxListed = 40
+
+// listed lists columns for a message.
+func listed(columns []string) string {
+	if n := len(columns) - maxListed; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(columns[:maxListed], ", "), n)
+	}
+	return strings.Join(columns, ", ")
+}
+
+// otherSeparator says what to do about a header whose cells were not split.
+func otherSeparator(columns []string) string {
+	if len(columns) != 1 {
+		return ""
+	}
+	if i := strings.IndexAny(columns[0], ";|\t,"); i >= 0 {
+		return fmt.Sprintf(", or say what stands between the cells, such as --separator %q", columns[0][i:i+1])
+	}
+	return ""
 }
 
 // required are the fields that every record of a kind has.
@@ -341,7 +365,7 @@ func (d *draft) op() (catalog.Op, error) {
 // decodeMapped returns the cells of a JSON object. A column a.b is the field b of the object a.
 func (t *table) decodeMapped(text []byte) ([]cell, error) {
 	if !utf8.Valid(text) {
-		return nil, errors.New("invalid UTF-8: convert the file to UTF-8")
+		return nil, errors.New("invalid UTF-8: " + t.convert)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

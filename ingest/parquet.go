@@ -66,7 +66,7 @@ func openFooter(f *os.File, size int64) (p *parquet.File, err error) {
 // recovered turns a panic of the library into an error.
 func recovered(err *error) {
 	if v := recover(); v != nil {
-		*err = fmt.Errorf("damaged: %v", v)
+		*err = fmt.Errorf("unreadable: %v", v)
 	}
 }
 
@@ -150,7 +150,9 @@ func (r *parquetReader) next() (c *chunk) {
 		return nil
 	}
 	c = &chunk{endLine: r.row, end: r.row, digest: r.digest}
-	c.err = r.read(c)
+	if c.err = r.read(c); c.err != nil {
+		c.err = fmt.Errorf("%w: the file is damaged: copy or export it again", c.err)
+	}
 	r.ended = r.ended || c.err != nil
 	if c.err == nil && len(c.lines) == 0 {
 		return nil
@@ -300,7 +302,7 @@ func (c *parquetColumn) cell() (cell, error) {
 // cutShort explains the end of a column before the end of its rows.
 func cutShort(err error) error {
 	if errors.Is(err, io.EOF) {
-		return errors.New("it has fewer values than the file has rows: the file is damaged")
+		return errors.New("it has fewer values than the file has rows")
 	}
 	return err
 }

@@ -178,9 +178,8 @@ func (s *serverSink) importID() string { return s.id }
 // forecast sends the files to the server, which evaluates them.
 func (s *serverSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
 	in, out := io.Pipe()
-	done := make(chan struct{})
+	read := make(chan error, 1)
 	go func() {
-		defer close(done)
 		var err error
 		for _, src := range files {
 			if err = src.write(ctx, out); err != nil {
@@ -188,13 +187,16 @@ func (s *serverSink) forecast(ctx context.Context, files []*source) ([]generate.
 			}
 		}
 		out.CloseWithError(err) // nil: end of file
+		read <- err
 	}()
 	var a struct {
 		Models []generate.Impact `json:"models"`
 	}
 	err := s.call(ctx, http.MethodPost, "/v1/items:check", in, &a)
 	in.Close()
-	<-done
+	if failed := <-read; failed != nil && !errors.Is(failed, io.ErrClosedPipe) { // not the server's fault
+		return nil, failed
+	}
 	return a.Models, err
 }
 
@@ -248,6 +250,9 @@ func (s *serverSink) call(ctx context.Context, method, path string, body io.Read
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		return fmt.Errorf("%w (does the server run?)", err)
 	}
 	defer resp.Body.Close()

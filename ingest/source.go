@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
@@ -128,6 +129,9 @@ func (s *source) inspect(how reading) error {
 	if s.table, err = newTable(s.kind, columns, pairs, how.lists); err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
+	if s.query != "" {
+		s.table.convert = "leave the column out if it is binary, or have --query turn it into text"
+	}
 	s.table.separator, err = separatorOf(s.format, how.separator)
 	return err
 }
@@ -141,7 +145,8 @@ func (s *source) identify(format string, magic []byte) error {
 	case bytes.Equal(magic, []byte("\x28\xb5\x2f\xfd")):
 		s.packing = ".zst"
 	case packing != "":
-		return fmt.Errorf("%s: not %s data, as its name says: it is empty, cut off or damaged. Copy or export it again",
+		return fmt.Errorf("%s: not %s data, as its name says: it is empty, cut off, damaged or not compressed. Copy or "+
+			"export it again, or correct its name",
 			s.path, packing[1:])
 	case bytes.Equal(magic, []byte("PAR1")):
 		named = formatParquet
@@ -173,6 +178,9 @@ func (s *source) columns(how reading, pairs []pair) (columns []string, head []by
 		return nil, nil, fmt.Errorf("%s: %w", s.path, err)
 	}
 	if s.format == formatNDJSON {
+		if err := checkLines(head); err != nil {
+			return nil, nil, fmt.Errorf("%s:1: %w", s.path, err)
+		}
 		for _, p := range pairs {
 			if !slices.Contains(columns, p.column) {
 				columns = append(columns, p.column)
@@ -347,7 +355,11 @@ func (s *source) decode(l *line) {
 	}
 	switch {
 	case s.table == nil:
-		l.op, l.err = decodeLine(s.kind, l.text)
+		if l.op, l.err = decodeLine(s.kind, l.text); l.err == nil {
+			l.err = l.op.Check() // here: an import stops at it, and changes nothing after it
+		} else if !utf8.Valid(l.text) {
+			l.err = fmt.Errorf("%w: %s", l.err, convertFile)
+		}
 		return
 	case s.format == formatNDJSON:
 		l.cells, l.err = s.table.decodeMapped(l.text)
@@ -356,6 +368,9 @@ func (s *source) decode(l *line) {
 	}
 	if l.err == nil {
 		l.op, l.err = s.table.op(l.cells)
+	}
+	if l.err == nil {
+		l.err = l.op.Check()
 	}
 	l.cells, l.text, l.err = nil, nil, s.table.in(l.err)
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -230,6 +232,10 @@ func TestBadData(t *testing.T) {
 		rows[i].SKU = int64(i)
 	}
 	table := parquetFile(t, rows)
+	spoilt := bytes.Clone(table)
+	for i := 4; i < len(table)/2; i += 64 {
+		spoilt[i] ^= 0xff
+	}
 	for _, c := range []struct{ name, data, fields, want string }{
 		{"items.csv", "id,price\n1,2\n2,cheap\n", "id=id,attributes.price=price:number",
 			`items\.csv:3: column price: want a number, not "cheap".*--on-error skip`},
@@ -258,6 +264,18 @@ func TestBadData(t *testing.T) {
 		{"items.csv.zst", string(other[:len(other)/2]), "", `the compressed data ends too early`},
 		{"items.csv.gz", "", "", `not gz data.*again`},
 		{"items.parquet", string(table[:len(table)/2]), productMap, `not a whole Parquet file.*again`},
+		{"items.csv.gz", string(whole[:len(whole)-8]) + "--------", "", `invalid checksum: the file is damaged: copy or`},
+		{"items.csv.gz", "id,text\n", "", `not gz data.*not compressed`},
+		{"items.csv", "id,text\r1,a\r", "", `items\.csv:1: lines end with a carriage return only.*tr `},
+		{"items.csv", "sku;title\n1;a\n", "id=sku", `no column "sku".*--separator ";"`},
+		{"items.csv", "sku\ttitle\n1\ta\n", "", `not a field of items.*--separator "\\t"`},
+		{"items.ndjson", "{\x00\"\x00i\x00", "", `UTF-16.*iconv`},
+		{"items.ndjson", "[{\"id\":\"1\"}]\n", "", `items\.ndjson:1: a JSON list.*one object per line.*jq`},
+		{"items.ndjson", "{\n\"id\":\"1\"}\n", "", `items\.ndjson:1: an object over several lines.*jq`},
+		{"items.ndjson", "{\"id\":\"1\"}\n{\"id\":\"caf\xe9\"}\n", "", `items\.ndjson:2: id: invalid UTF-8.*iconv`},
+		{"events.ndjson", "{\"user\":\"u\",\"item\":\"" + strings.Repeat("i", 5000) + "\",\"time\":1}\n", "",
+			`events\.ndjson:1: events\[0\]\.item: 5000 bytes, at most`},
+		{"items.parquet", string(spoilt), productMap, `read .*items\.parquet: after row \d+: .*the file is damaged: copy or`},
 		{"items.parquet", string(table), "id=title", `items\.parquet:1: id: is missing`},
 		{"items.parquet", string(table), "id=sku,attributes.x=none",
 			`no column "none" for the field attributes\.x: the columns are sku, title`},
@@ -271,6 +289,45 @@ func TestBadData(t *testing.T) {
 		if !regexp.MustCompile(`error: .*` + c.want).MatchString(out) {
 			t.Errorf("%s %q with --map %q: want %s:\n%s", c.name, c.data[:min(len(c.data), 60)], c.fields, c.want, out)
 		}
+	}
+}
+
+// An import stops at a bad record and applies none after it, whatever the record lacks. Corrected, it goes on there.
+func TestStopAtABadRecord(t *testing.T) {
+	for name, lines := range map[string][3]string{
+		"items.ndjson":  {`{"id":"1"}`, `{"text":"no id"}`, `{"id":"3"}`},
+		"users.ndjson":  {`{"id":"u1"}`, `{"id":""}`, `{"id":"u3"}`},
+		"events.ndjson": {`{"user":"u1","item":"1","time":1}`, `{"user":"u1","time":2}`, `{"user":"u3","item":"1","time":3}`},
+	} {
+		dir := t.TempDir()
+		path := file(t, name, []byte(strings.Join(lines[:], "\n")+"\n"))
+		out := run(t, &Import{Files: []string{path}, DataDir: dir}, nil)
+		if !strings.Contains(out, "1 lines: 1 created") || !strings.Contains(out, name+":2: ") {
+			t.Errorf("%s: an import that stops at line 2:\n%s", name, out)
+		}
+		if err := os.WriteFile(path, []byte(lines[0]+"\n"+lines[2]+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out = run(t, &Import{Files: []string{path}, DataDir: dir}, nil); !strings.Contains(out, "Continuing at line 2") ||
+			!strings.Contains(out, "2 lines: 2 created, 0 replaced, 0 deleted, 0 unchanged, 0 bad") {
+			t.Errorf("%s: corrected:\n%s", name, out)
+		}
+	}
+}
+
+// A file that cannot be read to its end is no fault of the server.
+func TestUnreadableFileIsNotTheServer(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "{}")
+	}))
+	defer server.Close()
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	whole := gzipped(t, bytes.Repeat([]byte(`{"id":"1"}`+"\n"), 1000))
+	path := file(t, "items.ndjson.gz", whole[:len(whole)-8])
+	out := run(t, &Import{Files: []string{path}, Server: server.URL, Access: &cli.AccessFlags{}}, nil)
+	if !strings.Contains(out, "error: read "+path+": after line ") || strings.Contains(out, "does the server run") {
+		t.Error(out)
 	}
 }
 

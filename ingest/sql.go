@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -34,6 +36,7 @@ const connectWithin = 15 * time.Second
 type database struct {
 	shown    string // its address without a password
 	password string
+	bits     bool          // BIT comes as bytes of a number
 	within   time.Duration // it must greet
 	open     func() (*sql.DB, error)
 }
@@ -98,6 +101,7 @@ func (c *Import) database(env []string) (*database, error) {
 	db.shown, _, _ = strings.Cut(db.shown, "?")
 	switch u.Scheme {
 	case "mysql", "mariadb":
+		db.bits = true
 		db.open = func() (*sql.DB, error) { return openMySQL(u, password) }
 	case "postgres", "postgresql":
 		db.open = func() (*sql.DB, error) { return openPostgres(u, password) }
@@ -197,10 +201,16 @@ func (d *database) explain(err error) error {
 		remedy = "check the columns in --query"
 	case "1064", "42601":
 		remedy = "check --query"
+	case "1053", "1927", "57P01", "57P02", "57P03":
+		remedy = lostConnection
+	case "1317", "1969", "3024", "57014":
+		remedy = "the database stopped the query: is there a limit of time, such as statement_timeout or max_statement_time?"
 	case "1792", "25006":
 		remedy = "an import only reads: --query must be a SELECT"
 	case "":
-		if errors.As(err, &unreachable) || errors.Is(err, os.ErrNotExist) {
+		if errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF) {
+			remedy = lostConnection
+		} else if errors.As(err, &unreachable) || errors.Is(err, os.ErrNotExist) {
 			remedy = "does the database run there, and does a firewall let you through?"
 		}
 	}
@@ -209,6 +219,8 @@ func (d *database) explain(err error) error {
 	}
 	return fmt.Errorf("%s: %s", d.shown, text)
 }
+
+const lostConnection = "the connection to the database broke: nothing was imported; run the command again"
 
 // spool runs a query in a transaction that only reads, and writes its rows as CSV to a temporary file.
 func (d *database) spool(ctx context.Context, query string, log io.Writer) (name string, err error) {
@@ -238,7 +250,7 @@ func (d *database) spool(ctx context.Context, query string, log io.Writer) (name
 		return "", err
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	err = copyRows(rows, w, d.shown, log)
+	err = d.copyRows(rows, w, log)
 	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return "", errors.Join(err, os.Remove(f.Name()))
 	}
@@ -246,7 +258,7 @@ func (d *database) spool(ctx context.Context, query string, log io.Writer) (name
 }
 
 // copyRows writes rows as CSV.
-func copyRows(rows *sql.Rows, w *bufio.Writer, name string, log io.Writer) error {
+func (d *database) copyRows(rows *sql.Rows, w *bufio.Writer, log io.Writer) error {
 	types, err := rows.ColumnTypes()
 	if err != nil {
 		return err
@@ -254,10 +266,11 @@ func copyRows(rows *sql.Rows, w *bufio.Writer, name string, log io.Writer) error
 	if len(types) == 0 {
 		return errors.New("the query returns no columns: want a SELECT")
 	}
-	arrays := make([]bool, len(types))
+	arrays, bits := make([]bool, len(types)), make([]bool, len(types))
 	values, targets := make([]any, len(types)), make([]any, len(types))
 	for i, t := range types {
 		arrays[i] = strings.HasPrefix(t.DatabaseTypeName(), "_") // PostgreSQL's name of an array
+		bits[i] = d.bits && t.DatabaseTypeName() == "BIT"
 		targets[i] = &values[i]
 		writeCell(w, t.Name(), i, len(types))
 	}
@@ -269,6 +282,9 @@ func copyRows(rows *sql.Rows, w *bufio.Writer, name string, log io.Writer) error
 		}
 		for i, v := range values {
 			text := sqlText(v)
+			if b, ok := v.([]byte); ok && bits[i] {
+				text = new(big.Int).SetBytes(b).String()
+			}
 			if arrays[i] && v != nil {
 				if text, err = arrayText(text); err != nil {
 					return fmt.Errorf("row %d, column %s: %w", n+1, types[i].Name(), err)
@@ -278,10 +294,13 @@ func copyRows(rows *sql.Rows, w *bufio.Writer, name string, log io.Writer) error
 		}
 		if n++; n%1024 == 0 && time.Since(told) > 5*time.Second {
 			told = time.Now()
-			fmt.Fprintf(log, "%s: %d rows read, %.0f rows/s\n", name, n, float64(n)/time.Since(begun).Seconds())
+			fmt.Fprintf(log, "%s: %d rows read, %.0f rows/s\n", d.shown, n, float64(n)/time.Since(begun).Seconds())
 		}
 	}
-	return rows.Err()
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("after row %d: %w", n, err)
+	}
+	return nil
 }
 
 // writeCell writes a cell in quotes, and what follows it. An error is the writer's, which Flush returns.

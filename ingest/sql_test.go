@@ -42,6 +42,9 @@ func fill(t *testing.T, s *databasetest.Server, list string) {
 	}
 	defer conn.Close()
 	exec(t, conn, `CREATE TABLE products (sku INT PRIMARY KEY, title VARCHAR(200), price DECIMAL(10,2), tags `+list+`)`)
+	exec(t, conn, `CREATE TABLE flags (sku INT PRIMARY KEY, flag `+
+		map[string]string{"TEXT[]": "BOOLEAN", "JSON": "BIT(12)"}[list]+`, x DOUBLE PRECISION)`)
+	exec(t, conn, `INSERT INTO flags VALUES (1, `+map[string]string{"TEXT[]": "TRUE", "JSON": "0x102"}[list]+`, 1.5)`)
 	exec(t, conn, `CREATE TABLE clicks (uid VARCHAR(20), sku INT, at TIMESTAMP)`)
 	tags := map[string]string{"TEXT[]": `'{a,"b, \"c\""}'`, "JSON": `'["a", "b, \"c\""]'`}[list]
 	if list == "JSON" {
@@ -99,6 +102,15 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 	if err := os.WriteFile(file, []byte(s.Password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Types that a driver gives in a form of its own.
+	types := t.TempDir()
+	out += queried(t, &Import{From: s.URL, Query: "SELECT sku, flag, x FROM flags", Kind: "items",
+		Map: "id=sku,attributes.flag=flag,attributes.x=x", DataDir: types}, secret)
+	flag := map[string]string{"JSON": "258", "TEXT[]": "true"}[list]
+	line := `{"id":"1","attributes":{"flag":["` + flag + `"],"x":["1.5"]}}`
+	if got, want := contents(t, types), contents(t, imported(t, line)); got != want {
+		t.Errorf("of types with a form of their own come %s, want %s", got, want)
+	}
 	again := queried(t, &Import{From: s.URL, Query: all, Map: sqlMap, DataDir: dir, PasswordFile: file})
 	whole, err := url.Parse(s.URL)
 	if err != nil {
@@ -121,6 +133,9 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 		{strings.Replace(s.URL, "/grebe-db-", "/nowhere-", 1), all, secret, `does the database run there`},
 		{whole.String(), all, "", `a password on the command line is visible.*` + passwordVariable},
 		{s.URL, "", secret, `--from needs --query`},
+		{s.URL, "SELECT sku, " + map[string]string{"JSON": "x'ff'", "TEXT[]": `'\xff'::bytea`}[list] +
+			" AS title, 1 AS price, NULL AS tags FROM products", secret,
+			`:1: column title: invalid UTF-8: leave the column out if it is binary`},
 		{"oracle://x@y/z", all, secret, `want mysql://user@host/database or postgres://`},
 		{"env:NONE", all, secret, `the variable NONE is not set`},
 	} {
@@ -136,6 +151,14 @@ func testDatabase(t *testing.T, s *databasetest.Server, list string) {
 	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "grebe-import-*")); err == nil && len(left) > 0 {
 		t.Errorf("temporary files are left: %v", left)
 	}
+}
+
+// imported returns a folder with an item.
+func imported(t *testing.T, line string) string {
+	t.Helper()
+	dir := t.TempDir()
+	run(t, &Import{Files: []string{file(t, "items.ndjson", []byte(line+"\n"))}, DataDir: dir}, nil)
+	return dir
 }
 
 // A database that takes connections and says nothing, as one that hangs does, ends an import with an error.

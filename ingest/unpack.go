@@ -99,7 +99,8 @@ func unpackError(packing string, err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
 		return errCutOff
 	}
-	return fmt.Errorf("cannot decompress (%s): %w", strings.TrimPrefix(packing, "."), err)
+	return fmt.Errorf("cannot decompress (%s): %w: the file is damaged: copy or export it again",
+		strings.TrimPrefix(packing, "."), err)
 }
 
 func (s *stream) Read(p []byte) (int, error) { return s.unpack.Read(p) }
