@@ -3,8 +3,10 @@
 import asyncio
 import http.server
 import json
+import socket
 import threading
 import unittest
+import unittest.mock
 
 import grebe
 
@@ -27,8 +29,11 @@ class Script(http.server.BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        try:
+            self.end_headers()
+            self.wfile.write(data)
+        except ConnectionError:  # the client has gone
+            self.close_connection = True
 
     do_GET = do_POST = do_PUT = do_DELETE = answer
 
@@ -42,6 +47,31 @@ def error(status, code, headers=None):
 
 RESULTS = [{"index": 1, "id": "b", "score": 0.75, "logit": 2}]
 RANKED = (200, {}, {"model": "m", "results": RESULTS, "usage": {"prompt_tokens": 3}})
+
+
+def raw(case, answer):
+    """Starts a server that calls answer with every connection that has sent something, and returns its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    case.addCleanup(listener.close)
+
+    def one(connection):
+        with connection:
+            try:
+                connection.recv(1 << 16)
+                answer(connection)
+            except OSError:
+                pass  # the client has gone
+
+    def loop():
+        while True:
+            try:
+                connection = listener.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=loop, daemon=True).start()
+    return "http://127.0.0.1:%d" % listener.getsockname()[1]
 
 
 class Retries(unittest.TestCase):
@@ -115,9 +145,10 @@ class Retries(unittest.TestCase):
         for bad in (float("nan"), object()):
             with self.assertRaises((ValueError, TypeError)):
                 self.client.put_item("a", attributes=bad)
-        for server in ("127.0.0.1:8080", "ftp://x", "http://"):
-            with self.assertRaises(ValueError):
+        for server in ("127.0.0.1:8080", "ftp://x", "http://", "http://u:s3cret@x"):
+            with self.assertRaises(ValueError) as got:
                 grebe.Client(server)
+            self.assertNotIn("s3cret", str(got.exception))
         with self.assertRaises(ValueError):
             grebe.Client(timeout=0)
 
@@ -138,6 +169,74 @@ class Retries(unittest.TestCase):
                 return await asyncio.gather(*(client.rank("u", ["a", "b"]) for _ in range(20)))
 
         self.assertEqual([a.ids() for a in asyncio.run(run())], [["b"]] * 20)
+
+    def test_answers_that_are_not_grebes(self):
+        bodies = (
+            b"<html>", b"[1]", b"null", b"", b'{"results":[{"x":1}]}', b'{"results":"no"}', b'{"model":"\xff"}',
+            b'{"model":"m","usage":3}',
+        )
+        for body in bodies:
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+            with grebe.Client(raw(self, lambda c: c.sendall(head + body)), timeout=120) as client:
+                for call in (client.recommend, lambda u: client.rank(u, ["a"])):
+                    with self.assertRaisesRegex(grebe.TransportError, "not an answer of Grebe", msg=body) as got:
+                        call("u")
+                    self.assertTrue(got.exception.sent)
+
+    def test_an_answer_that_breaks_off_is_asked_for_again(self):
+        begins = [b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}"]
+        whole = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"results":[],"seed":7}'
+        url = raw(self, lambda c: c.sendall(begins.pop() if begins else whole))
+        with grebe.Client(url, timeout=120) as client:
+            self.assertEqual(client.recommend("u").seed, 7)
+        self.assertEqual(begins, [])
+
+    def test_bytes_that_come_slowly_do_not_move_the_deadline(self):
+        def drip(start, part):
+            def answer(connection):
+                connection.sendall(start)
+                while True:
+                    connection.sendall(part)
+                    stop.wait(0.05)
+            return answer
+
+        stop = threading.Event()
+        self.addCleanup(stop.set)
+        for start, part in (
+            (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b" "),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        ):
+            with grebe.Client(raw(self, drip(start, part)), timeout=0.3) as client:
+                with self.assertRaisesRegex(grebe.TransportError, "timed out"):
+                    client.recommend("u")
+
+    def test_waiting_for_a_thread_is_part_of_a_call(self):
+        stop = threading.Event()
+        self.addCleanup(stop.set)
+        asked = []
+
+        def silent(connection):
+            asked.append(connection)
+            stop.wait()
+
+        url = raw(self, silent)
+
+        async def run():
+            async with grebe.AsyncClient(url, timeout=0.3, concurrency=2) as client:
+                calls = [client.call("GET", "/v1/models") for _ in range(40)]
+                return await asyncio.gather(*calls, return_exceptions=True)
+
+        got = asyncio.run(run())
+        self.assertEqual({type(e) for e in got}, {grebe.TransportError})
+        self.assertLess(len(asked), 40)  # the others' deadlines passed before a thread was free
+
+    def test_an_interrupted_call_leaves_no_answer_behind(self):
+        self.server.answers = [(200, {}, {"appended": 1})] * 2
+        with unittest.mock.patch("http.client.HTTPConnection.getresponse", side_effect=KeyboardInterrupt):
+            with self.assertRaises(KeyboardInterrupt):
+                self.client.rank("u", ["a"])
+        self.assertEqual(self.client.append_events("u", [{"item": "a"}]), {"appended": 1})
 
     def test_no_server(self):
         unused = http.server.HTTPServer(("127.0.0.1", 0), Script)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import ssl
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, TypeVar
 
@@ -30,6 +30,7 @@ class AsyncClient:
         concurrency: int = 16,
     ):
         self._client = Client(server, key=key, timeout=timeout, tls=tls)
+        self._client._open = set()  # closed by close, not by threads that end before it
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="grebe")
 
     async def __aenter__(self) -> "AsyncClient":
@@ -44,7 +45,19 @@ class AsyncClient:
         self._client.close()
 
     async def _run(self, f: Callable[..., T], *args: Any, **fields: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(f, *args, **fields))
+        begun = time.monotonic()  # a call that waits for a thread has begun
+
+        def run() -> T:
+            with self._client._since(begun):
+                return f(*args, **fields)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    async def call(
+        self, method: str, path: str, body: Any = None, *, timeout: Optional[float] = None, repeatable: bool = True
+    ) -> Json:
+        """As Client.call."""
+        return await self._run(self._client.call, method, path, body, timeout=timeout, repeatable=repeatable)
 
     async def rank(
         self, user: User, candidates: Sequence[Candidate], *, timeout: Optional[float] = None, **fields: Any

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import io
 import json
 import random
 import socket
@@ -10,13 +12,16 @@ import ssl
 import threading
 import time
 import weakref
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+from typing import (
+    Any, Callable, Dict, Iterable, Iterator, List, Mapping, MutableSet, Optional, Sequence, TypeVar, Union,
+)
 from urllib.parse import quote, urlsplit
 
 from . import _messages
 from ._errors import GrebeError, TransportError
 from ._messages import Batch, Json, RankResponse, RecommendResponse
 
+T = TypeVar("T")
 User = Union[str, Mapping[str, Any]]
 Candidate = Union[str, Mapping[str, Any]]
 
@@ -43,6 +48,8 @@ class Client:
     ):
         """`key` is the API key. `timeout` is the deadline of a call in seconds, with all its repetitions."""
         parts = urlsplit(server)
+        if "@" in server:  # the address stands in messages
+            raise ValueError("leave user and password out of the server's address; `key` is the API key")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{server!r} is not an address such as http://127.0.0.1:8080")
         if not timeout > 0:
@@ -56,7 +63,7 @@ class Client:
         self._tls = tls
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._open: "weakref.WeakSet[http.client.HTTPConnection]" = weakref.WeakSet()
+        self._open: MutableSet[http.client.HTTPConnection] = weakref.WeakSet()  # threads that end close theirs
 
     def __enter__(self) -> "Client":
         return self
@@ -80,7 +87,7 @@ class Client:
         `fields` are others of the request: model, top_k, prefix, deadline_ms, request_id.
         """
         body = {"user": _named(user), "candidates": [_named(c) for c in candidates], **fields}
-        return _messages.rank_response(self.call("POST", "/v1/rank", body, timeout=timeout))
+        return self._read(_messages.rank_response, self.call("POST", "/v1/rank", body, timeout=timeout))
 
     def recommend(
         self, user: User, n: int = 10, *, timeout: Optional[float] = None, **fields: Any
@@ -91,7 +98,7 @@ class Client:
         seed, fallback, rank, deadline_ms.
         """
         body = {"user": _named(user), "n": n, **fields}
-        return _messages.recommend_response(self.call("POST", "/v1/recommend", body, timeout=timeout))
+        return self._read(_messages.recommend_response, self.call("POST", "/v1/recommend", body, timeout=timeout))
 
     def put_item(self, id: str, **fields: Any) -> None:
         """Adds or replaces an item: text, tokens, identifier, codes, attributes."""
@@ -108,7 +115,7 @@ class Client:
     def put_items(self, items: Iterable[Mapping[str, Any]], *, timeout: Optional[float] = None) -> Batch:
         """Adds or replaces items as one version of the catalog. They have to fit into memory."""
         lines = b"".join(_encode(dict(i)) + b"\n" for i in items)
-        return _messages.batch(self.call("POST", "/v1/items:batch", lines, timeout=timeout))
+        return self._read(_messages.batch, self.call("POST", "/v1/items:batch", lines, timeout=timeout))
 
     def put_user(self, id: str, **fields: Any) -> None:
         """Adds or replaces a user: history, text, tokens, events."""
@@ -130,12 +137,12 @@ class Client:
 
     def models(self) -> List[Json]:
         """Returns the models that the server has loaded."""
-        return self.call("GET", "/v1/models")["data"]
+        return self._read(_messages.models, self.call("GET", "/v1/models"))
 
     def ready(self) -> bool:
         """Reports whether the server answers requests. It asks once."""
         try:
-            self._send("GET", "/v2/health/ready", None, time.monotonic() + self._timeout)
+            self._send("GET", "/v2/health/ready", None, self._end(None))
         except (GrebeError, TransportError):
             return False
         return True
@@ -148,12 +155,12 @@ class Client:
         `body` is an object, or bytes that are sent as they are.
         """
         data = body if body is None or isinstance(body, bytes) else _encode(body)
-        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        end = self._end(timeout)
         pause, first = 0.02, True
         while True:
             try:
                 answer = self._send(method, path, data, end)
-                return json.loads(answer) if answer.strip() else {}
+                break
             except (GrebeError, TransportError) as e:
                 if not first and method == "DELETE" and isinstance(e, GrebeError) and e.status == 404:
                     return {}  # what was sent before removed it
@@ -162,11 +169,35 @@ class Client:
                     raise
             time.sleep(wait)
             pause, first = min(2 * pause, 1.0), False
+        return self._read(_object, answer)
+
+    def _read(self, read: Callable[[Any], T], answer: Any) -> T:
+        """Reads an answer. One of another server, or of a proxy, is not the program's mistake."""
+        try:
+            return read(answer)
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            where = f"{self._host}:{self._port}"
+            raise TransportError(f"{where}: not an answer of Grebe: {type(e).__name__}: {e}", sent=True) from e
+
+    def _end(self, timeout: Optional[float]) -> float:
+        """Returns when a call that begins now, or began when `_since` says, has to end."""
+        begun: float = getattr(self._local, "begun", None) or time.monotonic()
+        return begun + (self._timeout if timeout is None else timeout)
+
+    @contextlib.contextmanager
+    def _since(self, begun: float) -> Iterator[None]:
+        """Has this thread's calls begin at a time that has passed."""
+        local = self._local
+        local.begun = begun
+        try:
+            yield
+        finally:
+            local.begun = None
 
     def _send(self, method: str, path: str, data: Optional[bytes], end: float) -> bytes:
         left = end - time.monotonic()
         if left <= 0:
-            raise TransportError("the deadline has passed", sent=False)
+            raise TransportError("the deadline has passed before the request was sent", sent=False)
         headers = {"Accept": "application/json"}
         if data is not None:
             headers["Content-Type"] = "application/json"
@@ -175,17 +206,27 @@ class Client:
         sent = False
         try:
             c = self._connection(left)
-            sent = True
             sock = c.sock
+            sock.settimeout(max(1e-3, end - time.monotonic()))
+            c.response_class = lambda s, *a, **k: http.client.HTTPResponse(_Within(s, end), *a, **k)  # type: ignore
+            sent = True
             c.request(method, self._base + path, body=data, headers=headers)
             response = c.getresponse()
-            answer = b""
-            while not response.isclosed() and len(answer) < _MAX_ANSWER:
-                sock.settimeout(max(1e-3, end - time.monotonic()))  # for all parts of the answer together
-                answer += response.read(1 << 16)
+            parts, size = [], 0
+            while not response.isclosed():
+                parts.append(response.read(1 << 16))
+                size += len(parts[-1])
+                if size > _MAX_ANSWER:
+                    raise http.client.HTTPException(f"an answer of more than {_MAX_ANSWER} bytes")
+            answer = b"".join(parts)
+            if response.length:  # read returns what there is
+                raise http.client.IncompleteRead(answer, response.length)
         except (OSError, http.client.HTTPException) as e:
             self._drop()
             raise TransportError(f"{self._host}:{self._port}: {e or type(e).__name__}", sent) from e
+        except BaseException:  # Ctrl-C in a notebook: the next call must not read this answer
+            self._drop()
+            raise
         if response.will_close:
             self._drop()
         if 200 <= response.status < 300:
@@ -218,6 +259,36 @@ class Client:
         with self._lock:
             self._open.discard(c)
         c.close()
+
+
+class _Within:
+    """A socket whose reads all end at one time, however slowly bytes come."""
+
+    def __init__(self, sock: socket.socket, end: float):
+        self._sock, self._end = sock, end
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Reader(self._sock, self._end))
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, end: float):
+        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open
+        self._sock, self._end = sock, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, b: Any) -> Optional[int]:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise socket.timeout("timed out")
+        self._sock.settimeout(left)
+        return self._raw.readinto(b)  # type: ignore
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def _idle(s: socket.socket) -> bool:
@@ -259,6 +330,15 @@ def _problem(response: http.client.HTTPResponse, answer: bytes) -> GrebeError:
     except (ValueError, KeyError, TypeError):
         pass  # a proxy's answer
     return GrebeError(response.status, code, message, field, after)
+
+
+def _object(answer: bytes) -> Json:
+    if not answer.strip():
+        return {}
+    m = json.loads(answer)
+    if not isinstance(m, dict):
+        raise TypeError(f"want an object, not {type(m).__name__}")
+    return m
 
 
 def _named(x: Union[str, Mapping[str, Any]]) -> Dict[str, Any]:

@@ -18,7 +18,8 @@ class GrebeError(Exception):
 
 
 class TransportError(Exception):
-    """The server did not answer: no connection, a connection that broke, or no answer before the deadline.
+    """The server did not answer: no connection, a connection that broke, no answer before the deadline, or an answer
+    that is not one of Grebe.
 
     `sent` is False if the request surely did not arrive.
     """

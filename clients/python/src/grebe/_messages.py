@@ -130,10 +130,23 @@ def timing(m: Json) -> Timing:
     return Timing(t.get("queue", 0.0), t.get("fetch", 0.0), t.get("compute", 0.0), t.get("total", 0.0))
 
 
+def _results(m: Json) -> List[Any]:
+    if not m:
+        raise ValueError("it is empty")
+    return m.get("results") or []
+
+
+def models(m: Json) -> List[Json]:
+    data = m["data"]
+    if not isinstance(data, list):
+        raise TypeError(f"data: want a list, not {type(data).__name__}")
+    return data
+
+
 def rank_response(m: Json) -> RankResponse:
     results = [
         Ranked(r["index"], r.get("id", ""), r["score"], r.get("logit", 0.0), r.get("tasks") or {})
-        for r in m.get("results") or []
+        for r in _results(m)
     ]
     return RankResponse(
         m.get("model", ""), m.get("request_id", ""), m.get("prefix", ""), results, usage(m), timing(m), m
@@ -143,7 +156,7 @@ def rank_response(m: Json) -> RankResponse:
 def recommend_response(m: Json) -> RecommendResponse:
     results = [
         Recommended(r["id"], r.get("codes") or [], r["score"], r.get("boost", 0.0), r.get("rank_score"))
-        for r in m.get("results") or []
+        for r in _results(m)
     ]
     return RecommendResponse(
         m.get("model", ""), m.get("request_id", ""), m.get("catalog_version", ""), results, m.get("short", False),
