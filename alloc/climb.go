@@ -15,6 +15,10 @@ import "math"
 // falls far is no burst, and is followed at once; one that rises is a burst until it has lasted for six epochs. Under
 // traffic that does not change, moves become shorter whenever their direction turns, so the boundary settles.
 //
+// Ghosts do not show how much memory KV can do without, so after a fall they lead too far, and late. But the memory
+// that KV needs to serve a hot user is known from before the fall. KV keeps what the users who are left need of it, in
+// one move, and the ghosts correct it in short ones.
+//
 // A burst ends before epochs have moved the boundary, and its first seconds are the worst: the KV of new users is
 // computed and soon evicts the KV of earlier ones. So Glance gives memory to KV as fast as a burst can fill it, while
 // the node is busy. A faster move would evict rows for pages that are still empty. Memory that the burst does not need
@@ -27,6 +31,7 @@ type Climb struct {
 	follows bool    // the share of hot users drifted, and there was no burst since
 	surge   int     // number of glances in a row with many hot users
 	lent    float64 // share that KV got in this burst and has not given back
+	need    float64 // share that KV needs for the uses of an epoch, to the power of needGrows, decayed; 0: not known
 	stride  float64 // most that the share moves in an epoch, 0: not known; see pace
 	last    float64 // direction of the last change
 }
@@ -40,8 +45,16 @@ const (
 	climbRise   = 0.035 // most that embeddings get in an epoch when the share of hot users does not drift
 	largestMove = 0.06
 
+	strideFall = 0.006 // largest change in an epoch after a fall that a jump followed
+
 	strideGrows = 1.03 // growth of the largest change in an epoch, while the direction stays,
 	strideDrift = 1.25 // and when the share of hot users drifts
+)
+
+// Of the memory that KV needs. Both are fitted to workloads of regime.Training.
+const (
+	needGrows = 0.85 // it grows with uses to this power: memory is also used by who comes once
+	needHits  = 0.94 // of hot users' requests, that hit if KV has all the memory that it needs
 )
 
 // Loads of the link or the GPU.
@@ -60,9 +73,10 @@ const (
 	glanceLeast = 100   // fewest requests of a glance that count
 )
 
-// Decide moves at most as far as the largest of Deltas. It allocates nothing.
+// Decide moves at most as far as the largest of Deltas, but further when the share of hot users fell. It allocates
+// nothing.
 func (c *Climb) Decide(o *Observation) Decision {
-	d := Decision{From: o.Alpha, Base: limit(c.change(o))}
+	d := Decision{From: o.Alpha, Base: c.change(o)}
 	d.To = Clip(o.Alpha + d.Base)
 	return d
 }
@@ -73,7 +87,7 @@ func (c *Climb) change(o *Observation) float64 {
 	c.kv = climbMemory*c.kv + (1-climbMemory)*kv
 	change := climbGain * lean(c.emb, c.kv)
 	if c.SLO == 0 {
-		return change
+		return limit(change)
 	}
 	if o.Requests == 0 {
 		return 0
@@ -86,12 +100,17 @@ func (c *Climb) change(o *Observation) float64 {
 	if away && o.Hot < c.course.median() { // fewer hot users are no burst
 		c.course.restart(o.Hot)
 		c.emb, c.kv, c.stride, c.last, c.lent, c.follows = emb, kv, largestMove, 0, 0, true
+		if jump := c.spare(o); jump > 0 {
+			c.emb, c.kv, c.stride = 0, 0, strideFall // the ghosts' savings are of another share
+			return jump
+		}
 		return c.pace(climbGain * lean(emb, kv))
 	}
 	if away {
 		return c.unlend(o)
 	}
 	c.lent = 0
+	c.measure(o)
 	c.follows = c.follows && !ended || c.course.drifts()
 	paced := c.pace(change)
 	switch {
@@ -101,6 +120,32 @@ func (c *Climb) change(o *Observation) float64 {
 		return min(paced, climbRise)
 	}
 	return change * climbCreep / climbGain
+}
+
+// uses returns what the memory that KV needs depends on: events of hot users in an epoch.
+func uses(o *Observation) float64 {
+	return math.Pow(o.Hot*float64(o.Requests)*o.Events, needGrows)
+}
+
+// measure notes how much memory KV has for its uses, and how much more it would need to have hits for all of them.
+func (c *Climb) measure(o *Observation) {
+	n := uses(o)
+	if n <= 0 || o.KVHit <= 0 {
+		return
+	}
+	need := (1 - o.Alpha) * max(1, needHits*o.Hot/o.KVHit) / n
+	if c.need == 0 {
+		c.need = need
+	}
+	c.need = climbMemory*c.need + (1-climbMemory)*need
+}
+
+// spare returns the share that KV has and does not need for the uses of this epoch.
+func (c *Climb) spare(o *Observation) float64 {
+	if c.need == 0 || uses(o) <= 0 {
+		return 0
+	}
+	return max(0, 1-c.need*uses(o)-o.Alpha)
 }
 
 // pace bounds a change. At the right share noise decides about the direction, so the bound halves whenever the

@@ -139,6 +139,36 @@ func TestClimbGivesBack(t *testing.T) {
 	}
 }
 
+// users is an epoch with this share of hot users, of whom this share finds its KV.
+func users(hot, found float64) Observation {
+	o := calm(12)
+	o.Hot, o.KVHit, o.Events, o.Gains = hot, hot*found, 10000, Gains{}
+	return o
+}
+
+// After a fall KV keeps what the users who are left need, in one move, and nothing else is taken at once.
+func TestClimbKeepsWhatKVNeeds(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		hot, found  float64
+		alpha, want float64
+	}{
+		{"all hot users were served", 0.2, needHits, 0.4, 1 - 0.6*math.Pow(0.4, needGrows)},
+		{"half of them were, and KV still lacks memory", 0.25, needHits / 2, 0.4, 0.4},
+		{"half of them were, and few are left", 0.1, needHits / 2, 0.4, 1 - 2*0.6*math.Pow(0.2, needGrows)},
+		{"nearly nobody is left", 0, needHits, 0.4, 0.4},
+		{"few are left", 0.01, needHits, 0.4, MaxShare},
+		{"no KV was found, so nothing is known", 0.2, 0, 0.4, 0.4},
+	} {
+		climb := &Climb{SLO: 30}
+		at := live(climb, c.alpha, repeat(15, users(0.5, c.found))...)[14]
+		got := live(climb, at, repeat(4, users(c.hot, 0.9))...)
+		if math.Abs(got[0]-c.want) > 0.003 || math.Abs(got[3]-got[0]) > 1e-9 {
+			t.Errorf("%s: shares %.3f after %.3f, want %.3f", c.name, got, at, c.want)
+		}
+	}
+}
+
 func TestClimbAllocatesNothing(t *testing.T) {
 	c := &Climb{SLO: 30}
 	o := busy(hot(40), 0.99)

@@ -23,9 +23,10 @@ import (
 // Options say what to run. Zero values mean the defaults.
 type Options struct {
 	Workloads []string // of regime.Names
-	Seeds     int      // of regime.VerdictSeeds, at most 5; 5
+	Seeds     int      // of regime.VerdictSeeds, at most 20; 5
 	Step      float64  // between the static shares that are tried; 0.05
-	Parts     []string // boundary, real, verdict, loads, margins, bound; all
+	Parts     []string // boundary, real, verdict, loads, margins, bound, settle; all
+	Only      []string // controllers of the verdict, beside static shares and the optimum; all
 	Costs     string   // of Costs; "measured"
 	Rate      float64  // of the workloads of verdict and bound, times their own; 1, and several for the bound
 	Policy    string   // file of another policy than the one that the binary carries; none
@@ -43,7 +44,7 @@ func (o Options) orDefaults() (Options, error) {
 		o.Workloads = regime.Names()
 	}
 	if o.Seeds == 0 {
-		o.Seeds = len(regime.VerdictSeeds())
+		o.Seeds = usualSeeds
 	}
 	if o.Step == 0 {
 		o.Step = 0.05
@@ -69,7 +70,10 @@ func (o Options) orDefaults() (Options, error) {
 	return o, nil
 }
 
-var parts = []string{"boundary", "real", "verdict", "loads", "margins", "bound"}
+var parts = []string{"boundary", "real", "verdict", "loads", "margins", "bound", "settle"}
+
+// usualSeeds is how many seeds there are unless more are asked for.
+const usualSeeds = 5
 
 // Report is all that was found.
 type Report struct {
@@ -80,6 +84,7 @@ type Report struct {
 	Loads    []Load    `json:"loads,omitempty"`
 	Margins  []Margin  `json:"margins,omitempty"`
 	Bounds   []Bound   `json:"bounds,omitempty"`
+	Settles  []Settle  `json:"settles,omitempty"`
 	Checks   []Check   `json:"checks,omitempty"`
 }
 
@@ -228,6 +233,12 @@ func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
 			return nil, err
 		}
 	}
+	if slices.Contains(opt.Parts, "settle") {
+		if rep.Settles, err = settles(ctx, cost, opt); err != nil {
+			return nil, err
+		}
+		p.settles(rep.Settles)
+	}
 	rep.check()
 	p.checks(rep.Checks)
 	return rep, p.finish(rep)
@@ -260,6 +271,9 @@ func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 	}
 	if specs[0].GPUs > 0 {
 		all = slices.DeleteFunc(all, func(c contender) bool { return c.small })
+	}
+	if len(opt.Only) > 0 {
+		all = slices.DeleteFunc(all, func(c contender) bool { return !slices.Contains(opt.Only, c.name) })
 	}
 	v := &Verdict{Workload: name, Rate: rate, Seeds: opt.Seeds, Shares: grid(opt.Step), Hot: specs[0].Hot[regime.Warm:]}
 	runs, err := sweep(cost, specs, v.Shares, how{})
@@ -371,6 +385,12 @@ func (r *Report) check() {
 		add("moving 4 % of the pool, µs", b.FourPercent, "at most 100", b.FourPercent <= 100)
 		add("P99 of requests while it moves, change in %", 100*(b.P99Ratio-1), "below 2", b.P99Ratio < 1.02)
 		add("a decision of smart, µs", b.Smart, "at most 5", b.Smart <= 5)
+	}
+	for i := range r.Settles {
+		s := &r.Settles[i]
+		add("settled within 3 epochs, share of seeds: "+s.Shift, float64(s.Within)/float64(s.Seeds), "1",
+			s.Within == s.Seeds)
+		add("moves under unchanged traffic: "+s.Shift, s.Span, "at most 0.05", s.Span <= 0.05)
 	}
 	share := map[string]float64{"steady": 0.996, "trend": 0.989, "burst": 0.935}
 	for i := range r.Verdicts {

@@ -50,29 +50,26 @@ func TestTheClimberSettles(t *testing.T) {
 	}
 }
 
-// When hot users become fewer the controller follows at once: within three epochs it has moved as far as it may, less
-// what the ghosts hold against it.
+// After hot users became fewer the share is within three epochs where it ends, and stays there.
 func TestTheClimberFollowsAFall(t *testing.T) {
-	const at = 60
 	for _, costs := range []string{"derived", "measured"} {
+		cost, err := Costs(costs)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, seed := range regime.VerdictSeeds()[:2] {
-			spec, err := regime.Named("steady", seed)
+			spec, err := shifted(seed, 0.5, 0.2)
 			if err != nil {
 				t.Fatal(err)
 			}
-			spec.Rate, spec.Lift = 280, 0.7
-			for i := range spec.Hot {
-				if spec.Hot[i] = 0.5; i >= regime.Warm+at {
-					spec.Hot[i] = 0.2
-				}
+			p, err := play(cost, &spec, newClimb(), how{})
+			if err != nil {
+				t.Fatal(err)
 			}
-			got := shares(t, costs, &spec)
-			if moved := got[at+3] - got[at]; moved < 0.1 {
-				t.Errorf("%s costs, seed %d: three epochs after the fall the share has moved by %.3f", costs, seed, moved)
-			}
-			if got := span(got[len(got)-24:]); got > 0.1 {
-				t.Errorf("%s costs, seed %d: at the end the share is not within 0.05 of its mean, it moves by %.3f", costs, seed,
-					got)
+			got := settle([]*played{p})
+			if got.Within != 1 || got.To-got.From < 0.2 || got.Span > 0.05 {
+				t.Errorf("%s costs, seed %d: from %.3f to %.3f in %d epochs, then it moves by %.3f", costs, seed, got.From,
+					got.To, got.Epochs[0], got.Span)
 			}
 		}
 	}

@@ -10,9 +10,10 @@ import (
 
 type allocatorCmd struct {
 	Workloads []string `want:"one of steady, trend, burst, swing, node-steady, node-trend, node-burst" placeholder:"NAME"`
-	Seeds     int      `want:"at least 1 and at most 5" help:"Seeds per workload, 1 to 5; default 5." placeholder:"N"`
+	Seeds     int      `want:"at least 1 and at most 20" help:"Seeds per workload, 1 to 20; default 5." placeholder:"N"`
 	Step      float64  `want:"at least 0.01 and at most 0.2" placeholder:"S"`
-	Parts     []string `want:"one of boundary, real, verdict, loads, margins, bound" placeholder:"PART"`
+	Parts     []string `want:"one of boundary, real, verdict, loads, margins, bound, settle" placeholder:"PART"`
+	Only      []string `placeholder:"CONTROLLER"`
 	Costs     string   `want:"one of measured, derived" placeholder:"NAME"`
 	Rate      float64  `want:"at least 0.1 and at most 10" placeholder:"X"`
 	Policy    string   `type:"path" placeholder:"FILE"`
@@ -27,6 +28,7 @@ func (allocatorCmd) FlagHelp() cli.Texts {
 			"default all.",
 		"step":  "Distance between the fixed shares that are tried; default 0.05.",
 		"parts": "Parts from the list above; default all.",
+		"only":  "Controllers of the verdict, such as climb, beside the fixed shares and the optimum; default all.",
 		"costs": "Costs of an H200: measured (with Grebe's kernels) or derived (from other kernels); default " +
 			"measured.",
 		"rate":   "For verdict and bound: multiple of the workload's rate. Default: 1 for verdict, several for bound.",
@@ -53,8 +55,8 @@ Example:
 }
 
 func (c *allocatorCmd) Run(w *cli.World) error {
-	o := allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs,
-		Rate: c.Rate, Policy: c.Policy, JSON: c.JSON}
+	o := allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Only: c.Only,
+		Costs: c.Costs, Rate: c.Rate, Policy: c.Policy, JSON: c.JSON}
 	if err := o.Validate(); err != nil {
 		return cli.Usage(err)
 	}
