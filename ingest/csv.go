@@ -154,7 +154,8 @@ func checkLines(head []byte) error {
 	if bytes.HasPrefix(head, []byte("[")) {
 		return errors.New("a JSON list, want one object per line (NDJSON): convert the file, for instance with jq -c '.[]'")
 	}
-	if first, _, more := bytes.Cut(head, []byte("\n")); more && string(bytes.TrimSpace(first)) == "{" {
+	first, rest, _ := bytes.Cut(head, []byte("\n"))
+	if string(bytes.TrimSpace(first)) == "{" && bytes.HasPrefix(bytes.TrimSpace(rest), []byte(`"`)) {
 		return errors.New("an object over several lines, want one object per line (NDJSON): convert the file, for instance " +
 			"with jq -c .")
 	}

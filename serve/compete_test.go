@@ -102,7 +102,8 @@ func TestReloadsMakeNoRequestLate(t *testing.T) {
 		end()
 		clients.Wait()
 		if late.Load() > 0 || answered.Load() < 300 {
-			t.Errorf("%d requests were answered, want 300; %d that came after a reload began were late, want none", answered.Load(), late.Load())
+			t.Errorf("%d requests were answered, want 300; %d that came after a reload began were late, want none",
+				answered.Load(), late.Load())
 		}
 	})
 }

@@ -48,6 +48,7 @@ beside them. All parts take an hour; a single part and workload take minutes.
     loads     the gain at other rates
     margins   the optimum against the best fixed share
     bound     the P99 that no schedule of shares can beat
+    settle    how soon the default follows a lasting change of the traffic
 
 Example:
 

@@ -34,7 +34,7 @@ func ServerURL(server string) (*url.URL, error) {
 			"see them: give the server's API key with --key-file FILE or in GREBE_API_KEY")
 	}
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, Usagef("--server %q: want an address such as http://127.0.0.1:8080", server)
+		return nil, Usagef("--server %q is not an address such as http://127.0.0.1:8080", server)
 	}
 	return u, nil
 }
