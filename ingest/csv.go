@@ -157,7 +157,7 @@ func checkLines(head []byte) error {
 	first, rest, _ := bytes.Cut(head, []byte("\n"))
 	if string(bytes.TrimSpace(first)) == "{" && bytes.HasPrefix(bytes.TrimSpace(rest), []byte(`"`)) {
 		return errors.New("an object over several lines, want one object per line (NDJSON): convert the file, for instance " +
-			"with jq -c .")
+			"with jq -c . FILE")
 	}
 	return nil
 }
