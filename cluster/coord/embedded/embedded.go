@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -62,10 +63,11 @@ func (o Options) secure() bool { return o.Cert != "" && o.Key != "" && o.CA != "
 
 // Server is a running etcd.
 type Server struct {
-	e    *embed.Etcd
-	once sync.Once
-	stop context.CancelFunc // ends clients' streams
-	lock *os.File           // of the folder
+	e       *embed.Etcd
+	once    sync.Once
+	stop    context.CancelFunc // ends clients' streams
+	lock    *os.File           // of the folder
+	closing *atomic.Bool       // what etcd logs from now on is of its end
 }
 
 const (
@@ -118,7 +120,9 @@ func lockDir(dir string) (*os.File, error) {
 
 func (o Options) start(ctx context.Context) (*Server, error) {
 	streams, stop := context.WithCancel(context.Background())
+	closing := new(atomic.Bool)
 	cfg := o.config()
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&core{log: o.Log, closing: closing}))
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(endWith(streams))}
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
@@ -127,7 +131,7 @@ func (o Options) start(ctx context.Context) (*Server, error) {
 	}
 	select {
 	case <-e.Server.ReadyNotify():
-		return &Server{e: e, stop: stop}, nil
+		return &Server{e: e, stop: stop, closing: closing}, nil
 	case err = <-e.Err():
 	case <-e.Server.StopNotify():
 		err = errors.New("stopped while starting")
@@ -161,7 +165,6 @@ func (o Options) config() *embed.Config {
 		cfg.ElectionMs = uint(o.Election.Milliseconds())
 		cfg.TickMs = cfg.ElectionMs / 10
 	}
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&core{log: o.Log}))
 	return cfg
 }
 
@@ -174,6 +177,7 @@ func (s *Server) Err() <-chan error { return s.e.Err() }
 // Close stops the server and waits for it. Its folder can be used again.
 func (s *Server) Close() {
 	s.once.Do(func() {
+		s.closing.Store(true)
 		s.stop()
 		s.e.Close()
 		s.lock.Close()

@@ -51,7 +51,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// A second start on the folder finds what the first one had, on the same port. Etcd's information is not in the log.
+// A second start on the folder finds what the first one had, on the same port. Etcd's information is not in the log,
+// nor is its end an error.
 func TestSecondStart(t *testing.T) {
 	var log lines
 	o := Options{Dir: filepath.Join(coordtest.Dir(t), "etcd"), Log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -82,6 +83,9 @@ func TestSecondStart(t *testing.T) {
 	e, err := c.Get(t.Context(), "a")
 	if err != nil || string(e.Data) != "1" {
 		t.Errorf("after the second start: %q, %v", e.Data, err)
+	}
+	if strings.Contains(log.b.String(), "level=ERROR") { // nothing failed: it was closed
+		t.Errorf("etcd logs errors when it is closed:\n%s", log.b.String())
 	}
 	if strings.Contains(log.b.String(), "level=INFO") || strings.Count(log.b.String(), "\n") > 20 {
 		t.Errorf("etcd logs:\n%s", log.b.String())

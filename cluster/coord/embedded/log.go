@@ -5,14 +5,16 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"go.uber.org/zap/zapcore"
 )
 
 // core passes what etcd logs to slog. Etcd is talkative: its information becomes debug output.
 type core struct {
-	log   *slog.Logger // nil: nothing is logged
-	attrs []any
+	log     *slog.Logger // nil: nothing is logged
+	closing *atomic.Bool // the server is being closed
+	attrs   []any
 }
 
 func level(l zapcore.Level) slog.Level {
@@ -32,8 +34,10 @@ var chosen = []string{
 	"simple token is not cryptographically signed",
 }
 
-func levelOf(e zapcore.Entry) slog.Level {
-	if slices.ContainsFunc(chosen, func(begin string) bool { return strings.HasPrefix(e.Message, begin) }) {
+// levelOf returns the level at which an entry is logged. Etcd that is closed calls each listener that ends an error.
+func (c *core) levelOf(e zapcore.Entry) slog.Level {
+	isChosen := func(begin string) bool { return strings.HasPrefix(e.Message, begin) }
+	if c.closing.Load() || slices.ContainsFunc(chosen, isChosen) {
 		return slog.LevelDebug
 	}
 	return level(e.Level)
@@ -44,11 +48,11 @@ func (c *core) Enabled(l zapcore.Level) bool {
 }
 
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{c.log, append(c.attrs[:len(c.attrs):len(c.attrs)], attrs(fields)...)}
+	return &core{c.log, c.closing, append(c.attrs[:len(c.attrs):len(c.attrs)], attrs(fields)...)}
 }
 
 func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.log != nil && c.log.Enabled(context.Background(), levelOf(e)) {
+	if c.log != nil && c.log.Enabled(context.Background(), c.levelOf(e)) {
 		return checked.AddCore(e, c)
 	}
 	return checked
@@ -56,7 +60,7 @@ func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.Ch
 
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	all := append([]any{"etcd", true}, c.attrs...)
-	c.log.Log(context.Background(), levelOf(e), e.Message, append(all, attrs(fields)...)...)
+	c.log.Log(context.Background(), c.levelOf(e), e.Message, append(all, attrs(fields)...)...)
 	return nil
 }
 
