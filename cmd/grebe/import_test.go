@@ -67,7 +67,7 @@ func TestImport(t *testing.T) {
 	imported(t, 0, `3 lines: 0 created, 1 replaced, 1 deleted, 1 unchanged`, change, "--kind", "items", "--data-dir", dir)
 	imported(t, 2, `items, users or events\?`, change, "--data-dir", dir)
 	imported(t, 1, `no such file`, filepath.Join(dir, "none.ndjson"), "--kind", "items", "--data-dir", dir)
-	imported(t, 2, `want an address`, items, "--server", "nonsense")
+	imported(t, 2, `"nonsense" is not an address such as`, items, "--server", "nonsense")
 	imported(t, 1, `does the server run`, items, "--server", "http://127.0.0.1:1")
 }
 
