@@ -49,7 +49,7 @@ Examples:
 func (c *doctorCmd) Run(w *cli.World) error {
 	var r *doctor.Report
 	if c.DataDir != "" && !c.Repair {
-		return cli.Usagef("--data-dir names the folder for --repair; without it, doctor checks data_dir of the configuration")
+		return cli.Usagef("--data-dir names the folder that --repair repairs. A check reads data_dir of the configuration")
 	}
 	if c.Repair {
 		dir, err := ingest.DataDir(c.DataDir, c.Config, w.Env)

@@ -67,7 +67,7 @@ type Server struct {
 	once    sync.Once
 	stop    context.CancelFunc // ends clients' streams
 	lock    *os.File           // of the folder
-	closing *atomic.Bool       // what etcd logs from now on is of its end
+	closing *atomic.Bool       // listeners that end are no failure
 }
 
 const (

@@ -3,13 +3,20 @@ package embedded
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"grebe/cluster/coord/coordtest"
 	"grebe/cluster/coord/etcd"
@@ -93,6 +100,28 @@ func TestSecondStart(t *testing.T) {
 	for _, begin := range chosen {
 		if strings.Contains(log.b.String(), begin) {
 			t.Errorf("etcd warns of what Grebe chooses: %q", begin)
+		}
+	}
+}
+
+// While a server is closed, an error of a listener that ended is no error; others stay.
+func TestErrorsWhileClosing(t *testing.T) {
+	var log lines
+	closing := new(atomic.Bool)
+	l := zap.New(&core{log: slog.New(slog.NewTextHandler(&log, nil)), closing: closing})
+	accept := &net.OpError{Op: "accept", Err: net.ErrClosed}
+	l.Error("first", zap.Error(accept))
+	closing.Store(true)
+	l.Error("second", zap.Error(accept))
+	l.Warn("third", zap.Error(http.ErrServerClosed))
+	l.Error("fourth", zap.Error(errors.New("mux: server closed")))
+	l.Error("fifth", zap.Error(syscall.ENOSPC))
+	l.Warn("sixth")
+	for text, want := range map[string]bool{
+		"first": true, "second": false, "third": false, "fourth": false, "fifth": true, "sixth": true,
+	} {
+		if got := strings.Contains(log.b.String(), "msg="+text); got != want {
+			t.Errorf("%s is logged: %v, want %v:\n%s", text, got, want, log.b.String())
 		}
 	}
 }

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -34,13 +35,22 @@ var chosen = []string{
 	"simple token is not cryptographically signed",
 }
 
-// levelOf returns the level at which an entry is logged. Etcd that is closed calls each listener that ends an error.
-func (c *core) levelOf(e zapcore.Entry) slog.Level {
-	isChosen := func(begin string) bool { return strings.HasPrefix(e.Message, begin) }
-	if c.closing.Load() || slices.ContainsFunc(chosen, isChosen) {
+func levelOf(e zapcore.Entry) slog.Level {
+	if slices.ContainsFunc(chosen, func(begin string) bool { return strings.HasPrefix(e.Message, begin) }) {
 		return slog.LevelDebug
 	}
 	return level(e.Level)
+}
+
+// closedListener matches what net, net/http and cmux say where they accept connections no more.
+var closedListener = regexp.MustCompile(`(server closed|Server closed|use of closed network connection)$`)
+
+// ofClosing reports whether an entry is about a listener that ended. Etcd calls that an error even if it was asked to.
+func ofClosing(fields []zapcore.Field) bool {
+	return slices.ContainsFunc(fields, func(f zapcore.Field) bool {
+		err, ok := f.Interface.(error)
+		return ok && closedListener.MatchString(err.Error())
+	})
 }
 
 func (c *core) Enabled(l zapcore.Level) bool {
@@ -52,15 +62,19 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.log != nil && c.log.Enabled(context.Background(), c.levelOf(e)) {
+	if c.log != nil && c.log.Enabled(context.Background(), levelOf(e)) {
 		return checked.AddCore(e, c)
 	}
 	return checked
 }
 
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	at := levelOf(e)
+	if c.closing.Load() && ofClosing(fields) {
+		at = slog.LevelDebug
+	}
 	all := append([]any{"etcd", true}, c.attrs...)
-	c.log.Log(context.Background(), c.levelOf(e), e.Message, append(all, attrs(fields)...)...)
+	c.log.Log(context.Background(), at, e.Message, append(all, attrs(fields)...)...)
 	return nil
 }
 
