@@ -285,6 +285,9 @@ func (c *Cluster) Close() error {
 		return nil
 	}
 	c.stopped.Store(true)
+	if c.record != nil {
+		c.announce() // others see that this process stops in order; Leave may not have been called
+	}
 	c.cancel()
 	var err error
 	if c.record != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -367,6 +368,63 @@ func TestLeavingNodes(t *testing.T) {
 		if _, err := nodes[0].rank(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// lines is a log that several goroutines write.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) has(level, node, to string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, "level="+level+" ") && strings.Contains(line, " node="+node+" ") &&
+			strings.Contains(line, " to="+to+" ") {
+			return true
+		}
+	}
+	return false
+}
+
+// The loss of a member is a warning, unless it announced that it stops.
+func TestLossesAreWarnings(t *testing.T) {
+	t.Parallel()
+	var log lines
+	nodes := three(t, func(cfg *Config) {
+		cfg.Lease = time.Second
+		if cfg.Node == "n1" {
+			cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		}
+	})
+	nodes[1].Leave()
+	waitFor(t, func() bool {
+		for _, n := range nodes[0].Status().Nodes {
+			if n.ID == "n2" {
+				return n.Drained
+			}
+		}
+		return false
+	})
+	if err := nodes[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	nodes[2].cfg.Coordinator.(*coordtest.Client).Stall()
+	nodes[2].listener.kill()
+	waitFor(t, func() bool {
+		return log.has("INFO", "n2", "LEASE_LOST") && log.has("INFO", "n2", "GONE") &&
+			log.has("WARN", "n3", "LEASE_LOST") && log.has("WARN", "n3", "GONE")
+	})
+	if log.has("WARN", "n2", "SUSPECT") || log.has("INFO", "n3", "SUSPECT") {
+		t.Errorf("logs\n%s", log.text.String())
 	}
 }
 

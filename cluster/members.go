@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -127,7 +128,15 @@ func (c *Cluster) drain(flags map[string]coord.Entry) {
 // changed logs and keeps changes.
 func (c *Cluster) changed(at time.Time, list []member.Change) {
 	for _, x := range list {
-		c.cfg.Log.Info("a member's state changed", "node", x.ID, "boot", x.Boot, "from", x.From.String(), "to", x.To.String())
+		level := slog.LevelInfo
+		attrs := []any{"node", x.ID, "boot", x.Boot, "from", x.From.String(), "to", x.To.String()}
+		if x.To != member.Active {
+			attrs = append(attrs, "draining", x.Draining)
+			if !x.Draining { // it did not announce that it stops
+				level = slog.LevelWarn
+			}
+		}
+		c.cfg.Log.Log(c.ctx, level, "a member's state changed", attrs...)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -69,8 +69,8 @@ func (a *Announcement) Done() <-chan struct{} { return a.done }
 // Err returns ErrReplaced if another process took the key. It is valid after Done.
 func (a *Announcement) Err() error { return a.err }
 
-// Close removes the key, unless it is another process's by now, and waits for the goroutine. If the coordinator does
-// not answer, the key expires with its lease.
+// Close writes the last value of Set, removes the key, unless it is another process's by now, and waits for the
+// goroutine. If the coordinator does not answer, the key expires with its lease.
 func (a *Announcement) Close() error {
 	a.stop()
 	<-a.done
@@ -110,6 +110,9 @@ func (a *Announcement) hold(ctx context.Context, wait *Backoff) (err error) {
 		}
 		c, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
+		if ctx.Err() != nil && a.version != 0 && !errors.Is(err, ErrReplaced) {
+			a.putLast(c, lease)
+		}
 		_ = lease.Close(c) // if it fails, the lease expires
 	}()
 	a.version = 0 // whatever is under the key has another lease
@@ -142,6 +145,13 @@ func (a *Announcement) hold(ctx context.Context, wait *Backoff) (err error) {
 		case <-check.C: // someone may have deleted the key by hand
 		}
 	}
+}
+
+// putLast makes an attempt to write what Set got just before Close: others see it before the key goes.
+func (a *Announcement) putLast(ctx context.Context, lease Lease) {
+	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	_ = a.put(ctx, lease) // if it fails, others see only that the key goes
 }
 
 // put makes sure that the key has our value and lease.

@@ -154,12 +154,26 @@ func (r *runner) serve(ctx context.Context) bool {
 		end()
 		err = <-done
 	}
-	r.o.Log.Info("no longer leading", "key", r.o.Key, "term", t.Number, "error", err)
+	r.ended(ctx, t, err, alone)
 	t.mu.Lock()
 	r.e.Raise(t.higher)
 	t.mu.Unlock()
 	r.resign(ctx)
 	return alone
+}
+
+// ended logs the end of a term, unless ctx ended it. err is what lead returned, and alone says whether by itself.
+func (r *runner) ended(ctx context.Context, t *Term, err error, alone bool) {
+	switch {
+	case ctx.Err() != nil:
+		r.o.Log.Debug("no longer leading", "key", r.o.Key, "term", t.Number)
+		return
+	case err == nil && alone:
+		err = errors.New("leader: the job has ended")
+	case !alone && (err == nil || errors.Is(err, context.Canceled)):
+		err = errors.New("leader: the term was not renewed in time, or another process leads")
+	}
+	r.o.Log.Warn("no longer leading", "key", r.o.Key, "term", t.Number, "error", err)
 }
 
 // renew keeps the term until it ends, or lead returns: then it returns lead's error and true.

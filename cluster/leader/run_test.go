@@ -1,9 +1,12 @@
 package leader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -108,6 +111,45 @@ func TestCoordinatorStops(t *testing.T) {
 			t.Errorf("term %d begins %v after the coordinator is back", next.term.Number, next.at.Sub(back))
 		}
 	})
+}
+
+// An orderly stop logs no warning. A term that ends for another reason is logged with that reason.
+func TestLogsEndOfTerm(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		end        func(s *coordtest.Server, stop func()) error // while it leads
+	}{
+		{"stop", "", func(_ *coordtest.Server, stop func()) error { stop(); return context.Canceled }},
+		{"job", "error=broken", func(*coordtest.Server, func()) error { return errors.New("broken") }},
+		{"coordinator", "not renewed in time", func(s *coordtest.Server, _ func()) error { s.Stop(); return nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := coordtest.NewServer()
+				defer s.Close()
+				var b bytes.Buffer
+				log := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelWarn}))
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				first := true
+				_ = Run(ctx, s.Open(), Options{Key: "leader/x", Self: "p", TTL: ttl, Log: log},
+					func(ctx context.Context, _ *Term) error {
+						if first {
+							first = false
+							if err := c.end(s, stop); err != nil {
+								return err
+							}
+						}
+						<-ctx.Done()
+						return ctx.Err()
+					})
+				if got := b.String(); c.want == "" && got != "" || !strings.Contains(got, c.want) ||
+					strings.Count(got, "no longer leading") > 1 {
+					t.Errorf("logs %q, want %q", got, c.want)
+				}
+			})
+		})
+	}
 }
 
 // Someone deletes the election's key. The objects still have their terms: a new leader finds them and takes a higher

@@ -92,6 +92,7 @@ type Change struct {
 	ID       string
 	Boot     string
 	From, To State // From 0: it joined
+	Draining bool  // its last record said that it takes no new requests, as before an orderly stop
 }
 
 // Probe is a node whose answer is wanted.
@@ -268,7 +269,7 @@ func (s *Set) turn(now time.Time, n *node, to State) []Change {
 	if n.state == to {
 		return nil
 	}
-	c := Change{ID: n.record.ID, Boot: n.record.Boot, From: n.state, To: to}
+	c := Change{ID: n.record.ID, Boot: n.record.Boot, From: n.state, To: to, Draining: n.record.Draining}
 	s.epoch++
 	n.state = to
 	switch to {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -28,11 +30,17 @@ func (n *Node) follow() {
 			}
 			continue
 		}
+		starting := n.o.Peers() == nil // no address is known yet
 		took, err := n.followNode(holder)
 		if n.context.Err() != nil {
 			return
 		}
-		n.o.Log.Info("following the catalog's leader", "node", holder, "error", err)
+		level := slog.LevelInfo
+		if starting || ordinary(err) {
+			level = slog.LevelDebug
+		}
+		n.o.Log.Log(n.context, level, "cannot follow the catalog's leader yet; trying again", "node", holder,
+			"error", err)
 		if status.Code(err) == codes.AlreadyExists {
 			n.change(func() { n.problem = errors.New(status.Convert(err).Message()) })
 		}
@@ -43,20 +51,31 @@ func (n *Node) follow() {
 	}
 }
 
+// errSilent reports that the leader's stream is open and nothing comes.
+var errSilent = fmt.Errorf("replica: the leader has sent nothing for %v", mostSilent)
+
+// ordinary reports whether a stream ended as it does in every election: the leader left in order, another node leads,
+// or the node that was elected does not lead yet.
+func ordinary(err error) bool {
+	code := status.Code(err)
+	return code == codes.Canceled || code == codes.FailedPrecondition || errors.Is(err, context.Canceled) ||
+		errors.Is(err, io.EOF) || errors.Is(err, errClosing)
+}
+
 // followNode pulls from a node until that leads no more, or the stream breaks. It reports whether anything came.
 func (n *Node) followNode(node string) (took bool, err error) {
 	client, err := n.client(node)
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithCancel(n.context)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(n.context)
+	defer cancel(nil)
 	ended := make(chan struct{})
 	defer func() { <-ended }()
-	defer cancel()
+	defer cancel(nil)
 	go func() {
 		defer close(ended)
-		defer cancel()
+		defer cancel(nil)
 		for {
 			n.mu.Lock()
 			holder, changed := n.holder, n.changed
@@ -75,8 +94,13 @@ func (n *Node) followNode(node string) (took bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	s := &session{n: n, ctx: ctx, stream: stream, silent: time.AfterFunc(mostSilent, cancel)}
+	s := &session{n: n, ctx: ctx, stream: stream, silent: time.AfterFunc(mostSilent, func() { cancel(errSilent) })}
 	defer s.silent.Stop()
+	defer func() {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			err = errSilent
+		}
+	}()
 	if err := stream.Send(&clusterv1.PullRequest{Node: n.o.Node, Place: n.place()}); err != nil {
 		_, err = stream.Recv() // it has the reason
 		return false, err
@@ -88,6 +112,9 @@ func (n *Node) followNode(node string) (took bool, err error) {
 		}
 		if err != nil {
 			return took, err
+		}
+		if !took {
+			n.o.Log.Info("following the catalog's leader", "node", node)
 		}
 		took = true
 	}

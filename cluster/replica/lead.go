@@ -142,8 +142,8 @@ func compare(a, b *clusterv1.LogPlace) int {
 
 // collect meets the other members of the set, and takes over records that the leader before may not have acknowledged.
 // So their logs need no truncation, which would take a snapshot. It is an attempt: nothing depends on it.
-func (n *Node) collect(ctx context.Context, l *leading) {
-	ctx, cancel := context.WithTimeout(ctx, n.o.TTL/3)
+func (n *Node) collect(parent context.Context, l *leading) {
+	ctx, cancel := context.WithTimeout(parent, n.o.TTL/3)
 	defer cancel()
 	for _, m := range l.set.Members {
 		if m == n.o.Node {
@@ -151,7 +151,10 @@ func (n *Node) collect(ctx context.Context, l *leading) {
 		}
 		f := &follower{}
 		if err := n.collectFrom(ctx, m); err != nil {
-			n.o.Log.Info("cannot ask a node for the end of its log", "node", m, "error", err)
+			if parent.Err() == nil {
+				n.o.Log.Info("cannot ask a node for the end of its log; leading without it until it follows", "node", m,
+					"error", err)
+			}
 			f.pulled = true // do not wait for it longer than for one whose connection broke
 		}
 		l.followers[m] = f

@@ -92,8 +92,9 @@ func (c *demoCmd) cluster(w *cli.World, dir string) error {
 		case err := <-etcd.Err():
 			return fmt.Errorf("etcd failed: %w", err)
 		case n := <-d.ended:
-			fmt.Fprintf(w.Stdout, "%s (pid %d) ended: %v. Start it again: %s serve -c %s\n", n.id, n.cmd.Process.Pid, n.err, exe,
-				n.file)
+			fmt.Fprintf(w.Stdout,
+				"%s (pid %d) ended: %v. Start it again, and stop it yourself before the demo: %s serve -c %s\n",
+				n.id, n.cmd.Process.Pid, n.err, exe, n.file)
 		}
 	}
 }
@@ -298,13 +299,14 @@ Keep them busy from another terminal; any node takes any request, and each line 
       -d '{"model": "shop", "user": {"id": "'$u'"}, "n": 5}' &
   done; wait; done
 Then kill the busiest node but %[4]s, whose page you look at. It leaves, and the requests go on:
-%[5]sStart it again, such as %[6]s:
+%[5]sStart it again in another terminal, such as %[6]s:
   %[3]s serve -c %[7]s
+The demo does not stop a node that you started: stop it yourself before the demo, which deletes its files.
 Take a node out and back without a kill:
   %[3]s cluster drain %[6]s --server http://%[2]s
   %[3]s cluster undrain %[6]s --server http://%[2]s
 
 Configurations and logs are in %[8]s until the demo ends. Etcd runs in this process.
-Ctrl-C stops all.
+Ctrl-C here stops etcd and the nodes that the demo started.
 `, aboutDemo, first.api, exe, first.id, kills.String(), other.id, other.file, d.dir)
 }
