@@ -218,7 +218,8 @@ func (s *seat) open() (coord.Coordinator, string, error) {
 		}
 	}
 	c, err := etcd.Open(etcd.Options{Endpoints: endpoints, Root: "/grebe/v1/" + s.name + "/", TLS: client})
-	return c, "start etcd there, open its port to this machine, or correct cluster.coordinator; " +
+	return c, "start etcd there, or start the node with coordinator: embedded first; open its port to this " +
+		"machine, or correct cluster.coordinator; " +
 		"nodes that run go on without it, but none can join", err
 }
 

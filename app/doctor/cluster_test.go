@@ -98,10 +98,14 @@ func TestClusterNeighbours(t *testing.T) {
 
 func TestClusterUnreachable(t *testing.T) {
 	s := seatAt(t, "etcd://127.0.0.1:1")
-	wantFinding(t, examined(s), "coordinator", Fail, "127.0.0.1:1")
+	r := examined(s)
+	wantFinding(t, r, "coordinator", Fail, "127.0.0.1:1")
+	if f := find(t, r, "coordinator"); !strings.Contains(f.Remedy, "or start the node with coordinator: embedded first") {
+		t.Errorf("%+v: the remedy leaves out the node whose etcd it is", f)
+	}
 	s.coordinator = "embedded"
 	s.advertise = "127.0.0.1:1"
-	r := examined(s)
+	r = examined(s)
 	wantFinding(t, r, "cluster.advertise", Fail, "127.0.0.1:1")
 	wantFinding(t, r, "cluster.etcd", OK, "free")
 

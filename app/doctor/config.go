@@ -32,7 +32,7 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	cfg, err := config.Load(config.Source{File: file, Env: env})
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
-			r.add("configuration", Fail, "correct it; internal/config/config.go lists the keys", "%s", strings.TrimSpace(line))
+			r.add("configuration", Fail, remedyOf(err, line), "%s", strings.TrimSpace(line))
 		}
 		return
 	}
@@ -54,6 +54,17 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	readable(r, "catalog", cfg.Catalog.Users)
 	ports(r, &cfg.Config, Fail)
 	examineCluster(r, &cfg.Cluster)
+}
+
+// remedyOf says what to do about one line of the error of loading a configuration.
+func remedyOf(err error, line string) string {
+	switch {
+	case errors.As(err, new(*fs.PathError)):
+		return "name a file that can be read with -c FILE"
+	case strings.Contains(line, "unknown key"):
+		return "correct the key; grebe serve --model DIR --print-config prints all keys with their defaults"
+	}
+	return "correct it there"
 }
 
 // room checks the models' folders, and whether memory suffices for their weights and caches.

@@ -37,6 +37,11 @@ func (r *Report) Warn(check, remedy, format string, args ...any) {
 	r.add(check, Warn, remedy, format, args...)
 }
 
+// Fail adds a problem that prevents serving.
+func (r *Report) Fail(check, remedy, format string, args ...any) {
+	r.add(check, Fail, remedy, format, args...)
+}
+
 func (r *Report) add(check string, s Status, remedy, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{Check: check, Status: s, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
 }

@@ -124,6 +124,22 @@ func TestConfigProblemsFailWithARemedy(t *testing.T) {
 	}
 }
 
+// The remedy of a broken configuration names no source file, and speaks of keys only where a key is unknown.
+func TestRemediesOfAConfiguration(t *testing.T) {
+	dir := put(t, map[string]string{"unknown.yaml": "lisen: x\n", "value.yaml": "slo_ms: -1\n",
+		"malformed.yaml": "models: [{path: y}\nlisten: x\n"})
+	for file, want := range map[string]string{"unknown.yaml": "--print-config", "value.yaml": "correct it there",
+		"malformed.yaml": "correct it there", "absent.yaml": "-c FILE"} {
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, file), nil, 1<<40)
+		f := find(t, r, "configuration")
+		if f.Status != Fail || !strings.Contains(f.Remedy, want) || !strings.Contains(f.Detail, file) ||
+			strings.Contains(f.Remedy, ".go") || (want != "--print-config" && strings.Contains(f.Remedy, "keys")) {
+			t.Errorf("%s: %+v, want a failure with the remedy %q", file, f, want)
+		}
+	}
+}
+
 // Answers that are not tokens are reported before a start, which would fail.
 func TestAnswersThatAreNoTokens(t *testing.T) {
 	folder := t.TempDir()

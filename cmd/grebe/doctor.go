@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/app"
@@ -14,6 +15,8 @@ import (
 	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
+	"grebe/model"
+	"grebe/model/hstu"
 	"grebe/prompt"
 )
 
@@ -59,8 +62,8 @@ func (c *doctorCmd) Run(w *cli.World) error {
 		r = doctor.Repair(dir)
 	} else {
 		r = doctor.Examine("/", c.Config, w.Env)
-		if c.Config != "" && !r.Failed() {
-			c.codes(w, r)
+		if c.Config != "" {
+			c.models(w, r)
 		}
 	}
 	if err := c.print(w, r); err != nil {
@@ -72,39 +75,101 @@ func (c *doctorCmd) Run(w *cli.World) error {
 	return nil
 }
 
-// codes reports items whose codes a model does not have, of the catalog and of the file that the configuration names.
-func (c *doctorCmd) codes(w *cli.World, r *doctor.Report) {
+// models checks what each model of texts makes of its configuration, as a server does at its start.
+func (c *doctorCmd) models(w *cli.World, r *doctor.Report) {
 	cfg, err := config.Load(config.Source{File: c.Config, Env: w.Env})
 	if err != nil {
 		return // it is reported
 	}
-	models, err := app.CodesOf(&cfg.Config)
-	if err != nil {
-		r.Warn("codes", "correct the model's codes", "%v", err)
-		return
+	var generating []generate.Codes
+	var byIdentifier []string // checks of the models that only rank, by the items' identifiers
+	for i := range cfg.Models {
+		mc := &cfg.Models[i]
+		check := "model " + mc.Name
+		broken := slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
+			return f.Check == check && f.Status == doctor.Fail
+		})
+		if broken || hstu.Is(mc.Path) {
+			continue
+		}
+		b, err := app.BuilderOf(mc)
+		if err != nil {
+			r.Fail(check, "correct prompt or codes of the model; grebe serve would not start", "%v", err)
+			continue
+		}
+		if b.Depth() > 0 {
+			patterns(r, check, mc, b)
+			generating = append(generating, generate.Codes{Name: mc.Name, Prompt: b})
+		} else if mc.Scoring.Kind == "identifier" {
+			byIdentifier = append(byIdentifier, check)
+		}
 	}
-	f := generate.NewForecast(func(string) (*prompt.Item, bool) { return nil, false }, models...)
-	if _, err := os.Stat(datadir.Catalog(cfg.DataDir)); err == nil && len(models) > 0 {
+	if !r.Failed() {
+		examineItems(w, r, &cfg.Config, generating, byIdentifier)
+	}
+}
+
+// patterns reports patterns of codes that match no token of the model.
+func patterns(r *doctor.Report, check string, mc *config.Model, b *prompt.Builder) {
+	described, err := model.ReadConfig(mc.Path)
+	if err != nil {
+		return // it is reported
+	}
+	for level, pattern := range mc.Codes.Pattern {
+		ids := b.LevelTokens(level, described.Vocab) // 0 where there is no token
+		if !slices.ContainsFunc(ids, func(id int32) bool { return id != 0 }) {
+			r.Warn(check, "correct the pattern, or add the codes' tokens to tokenizer.json; "+
+				"until then the model generates no items",
+				"codes.pattern[%d]: %q matches no token of tokenizer.json", level, pattern)
+		}
+	}
+}
+
+// examineItems reports items whose codes a model does not have, and a catalog without the identifiers that models rank
+// by. It reads the server's catalog, or, before the first start, the file that the configuration names. It does not
+// open the server's catalog for identifiers alone.
+func examineItems(w *cli.World, r *doctor.Report, cfg *config.Config, generating []generate.Codes,
+	byIdentifier []string) {
+	f := generate.NewForecast(func(string) (*prompt.Item, bool) { return nil, false }, generating...)
+	count, identified := 0, false
+	see := func(id string, codes []int32, identifier bool) {
+		f.Put(id, codes)
+		count++
+		identified = identified || identifier
+	}
+	_, err := os.Stat(datadir.Catalog(cfg.DataDir))
+	switch served := err == nil; {
+	case served && len(generating) > 0:
 		items, err := catalog.Open(datadir.Catalog(cfg.DataDir), catalog.Options{})
 		if err != nil { // a server has it, and says at its start what it cannot generate
 			return
 		}
 		for e := range items.All() {
-			f.Put(e.Item.ID, e.Item.Codes)
+			see(e.Item.ID, e.Item.Codes, e.Item.Identifier >= 0)
 		}
 		if err := items.Close(); err != nil {
 			r.Warn("catalog", "", "%v", err)
 		}
-	} else if cfg.Catalog.Items != "" && len(models) > 0 {
-		err := ingest.EachItem(w.Ctx, cfg.Catalog.Items, func(it *grebev1.Item) { f.Put(it.Id, it.Codes) })
+	case !served && cfg.Catalog.Items != "" && len(generating)+len(byIdentifier) > 0:
+		err := ingest.EachItem(w.Ctx, cfg.Catalog.Items, func(it *grebev1.Item) {
+			see(it.Id, it.Codes, it.Identifier != nil)
+		})
 		if err != nil {
 			r.Warn("catalog", "", "%v", err)
+			byIdentifier = nil // an item that was not read may have one
 		}
 	}
 	for _, m := range f.Impacts() {
 		if text := m.Warning(); text != "" {
 			r.Warn("codes", "make the items' codes and the model's codes fit: models[].codes", "%s", text)
 		}
+	}
+	if count == 0 || identified {
+		return
+	}
+	for _, check := range byIdentifier {
+		r.Warn(check, `give the items identifiers, or set scoring: {kind: pointwise, "yes": …, "no": …}`,
+			"the model scores by identifier, and no item of the catalog has one: it cannot rank them")
 	}
 }
 
@@ -118,7 +183,7 @@ func (c *doctorCmd) print(w *cli.World, r *doctor.Report) error {
 		return err
 	}
 	if !r.Failed() {
-		_, err := fmt.Fprintln(w.Stdout, "Nothing needed is broken.")
+		_, err := fmt.Fprintln(w.Stdout, "All that is needed is in order.")
 		return err
 	}
 	_, err := fmt.Fprintln(w.Stdout, "Something needed is broken: see the lines that begin with fail.")
