@@ -156,6 +156,8 @@ func (k *Keeper) begin(t *target) error {
 		return nil
 	}
 	t.Generator.stay(v)
+	k.log.Warn("the model stays at a version that was activated; /v1/catalog:activate with \"auto\" ends that",
+		"model", t.Name, "version", p.Version)
 	return nil
 }
 

@@ -53,7 +53,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 		}
 	}
 	fmt.Fprintln(w.Stdout, "This was a dry run: nothing was changed.")
-	if bad > 0 {
+	if bad > 0 && !c.Skip {
 		return fmt.Errorf("%d bad records: correct them, or let --on-error skip pass over them", bad)
 	}
 	return nil
@@ -66,8 +66,7 @@ func (c *Import) foretold(w *cli.World, items []*source, dst sink, present int64
 		return err
 	}
 	if left := total - present; left > 0 {
-		fmt.Fprintf(w.Stdout, "%d of the catalog's %d items are not in the files: an import keeps them, replacing the "+
-			"catalog would delete them.\n", left, total)
+		fmt.Fprintf(w.Stdout, "%d of the catalog's %d items are not in the files: an import keeps them.\n", left, total)
 	}
 	impacts, err := dst.forecast(w.Ctx, items)
 	if err != nil {

@@ -137,7 +137,8 @@ func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) 
 type serverSink struct {
 	base   string
 	client *http.Client
-	id     string // of the import
+	id     string    // of the import
+	out    io.Writer // for people
 }
 
 func newServerSink(w *cli.World, server string, access *cli.AccessFlags) (*serverSink, error) {
@@ -148,7 +149,7 @@ func newServerSink(w *cli.World, server string, access *cli.AccessFlags) (*serve
 	if err != nil {
 		return nil, err
 	}
-	return &serverSink{base: strings.TrimRight(server, "/"), client: client}, nil
+	return &serverSink{base: strings.TrimRight(server, "/"), client: client, out: w.Stderr}, nil
 }
 
 func (s *serverSink) name() string { return s.base }
@@ -206,8 +207,32 @@ func (s *serverSink) begin(id string, _ bool) error {
 }
 
 func (s *serverSink) end(ctx context.Context) error {
-	return s.call(ctx, http.MethodPost, "/v1/items:batch?end&import="+url.QueryEscape(s.id), strings.NewReader(""),
+	err := s.call(ctx, http.MethodPost, "/v1/items:batch?end&import="+url.QueryEscape(s.id), strings.NewReader(""),
 		&batchAnswer{})
+	if err != nil {
+		return err
+	}
+	s.warn(ctx)
+	return nil
+}
+
+// warn names the models that do not generate what was imported, because an earlier version was activated.
+func (s *serverSink) warn(ctx context.Context) {
+	var a struct {
+		Models []struct {
+			Model, Version string
+			Pinned         bool
+		}
+	}
+	if s.call(ctx, http.MethodGet, "/v1/catalog", nil, &a) != nil {
+		return // the import is done
+	}
+	for _, m := range a.Models {
+		if m.Pinned {
+			fmt.Fprintf(s.out, "Model %s stays at version %s, which was activated. To let it follow the catalog: "+
+				"curl %s/v1/catalog:activate -d '{\"version\": \"auto\"}'\n", m.Model, m.Version, s.base)
+		}
+	}
 }
 
 // batchAnswer is the response to a batch.

@@ -73,7 +73,8 @@ func (s *Service) checkVersioned(model string) error {
 		}
 	}
 	if s.cfg.Versions == nil {
-		return Errorf(Unprocessable, "", "no model has codes: there are no versions to choose from")
+		return Errorf(Unprocessable, "", "no model has codes, so no versions are kept: to undo an import, "+
+			"import the items as they were")
 	}
 	return nil
 }

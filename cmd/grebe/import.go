@@ -48,8 +48,9 @@ func (importCmd) FlagHelp() cli.Texts {
 }
 
 func (importCmd) Help() string {
-	return `An import becomes one version of the catalog, which POST /v1/catalog:rollback undoes. To continue
-an import that was stopped, run the same command again. Bad records are reported with line, column and reason.
+	return `If a model has codes, an import of items becomes one version of the catalog, which POST
+/v1/catalog:rollback undoes. To continue an import that was stopped, run the same command again. Bad
+records are reported with line, column and reason.
 
 Fields of items are id, text, tokens, identifier, codes and attributes.NAME; of users id, text, tokens and
 history; of events user, item, time, action, id and features.NAME. With --map only the listed fields are

@@ -82,6 +82,18 @@ func TestAnImportThroughAServerIsOneVersion(t *testing.T) {
 	if it, ok := k.View().Item(c, "i7"); !ok || it.Text != "first 7" {
 		t.Errorf("rolled back, an item is %+v", it)
 	}
+	// What is imported now does not show until the catalog is followed again, and the command says so.
+	out := imported(t, 0, `1 created, 0 replaced, 0 deleted, 1000 unchanged`,
+		writeLines(t, "items.ndjson", itemLines(1001, "second", two)...), "--server", url)
+	if !strings.Contains(out, "stays at version") || !strings.Contains(out, "/v1/catalog:activate") {
+		t.Errorf("the import does not say that a version is activated:\n%s", out)
+	}
+	if err := k.Activate("", generate.Auto, ""); err != nil {
+		t.Fatal(err)
+	}
+	if it, ok := k.View().Item(c, "i1000"); !ok || it.Text != "second 1000" || k.Versions()[0].Items != 1001 {
+		t.Errorf("following again, an item is %+v, the versions are %+v", it, k.Versions())
+	}
 }
 
 // An import that would leave a model with fewer than half of its items changes nothing without --force.
