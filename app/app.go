@@ -196,7 +196,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 		}
 		m, err := a.openModel(ctx, cfg, &cfg.Models[i], a.progress)
 		if err != nil {
-			return fmt.Errorf("model %s: %w (grebe doctor -c FILE checks it)", cfg.Models[i].Name, err)
+			return fmt.Errorf("model %s: %w", cfg.Models[i].Name, err)
 		}
 		sc.Models = append(sc.Models, m.served)
 		a.checkpoint += m.checkpoint
