@@ -95,6 +95,11 @@ type App struct {
 	closers     closers
 }
 
+// ErrInUse means that another process uses the data_dir.
+var ErrInUse = errors.New("in use by another process")
+
+func inUse(cfg *config.Config) error { return fmt.Errorf("data_dir %s is %w", cfg.DataDir, ErrInUse) }
+
 // Options are an App's inputs besides its configuration.
 type Options struct {
 	Log     *slog.Logger
@@ -149,6 +154,11 @@ func (a *App) openAll(ctx context.Context, cfg *config.Config, open Opener) erro
 func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	err := datadir.Check(cfg.DataDir)
 	if err != nil {
+		return err
+	}
+	if err := catalog.CheckFree(datadir.Catalog(cfg.DataDir)); errors.Is(err, catalog.ErrLocked) {
+		return inUse(cfg) // before weights are loaded
+	} else if err != nil {
 		return err
 	}
 	if a.record, err = a.openRecord(cfg.Record); err != nil {

@@ -11,8 +11,8 @@ import (
 	"grebe/prompt"
 )
 
-// CodesOf returns the models of a configuration that generate items, with their codes. It reads no weights.
-func CodesOf(cfg *config.Config) ([]generate.Codes, error) {
+// codesOf returns the models of a configuration that generate items, with their codes. It reads no weights.
+func codesOf(cfg *config.Config) ([]generate.Codes, error) {
 	var out []generate.Codes
 	for i := range cfg.Models {
 		mc := &cfg.Models[i]
@@ -41,9 +41,10 @@ func BuilderOf(mc *config.Model) (*prompt.Builder, error) {
 	return newBuilder(mc, tok, described.Vocab)
 }
 
-// UsableCodes is like CodesOf, and counts for each model how many of the catalog's items it can generate.
+// UsableCodes returns the models of a configuration that generate items, and counts for each how many of the catalog's
+// items it can generate.
 func UsableCodes(cfg *config.Config, c *catalog.Catalog) ([]generate.Codes, error) {
-	models, err := CodesOf(cfg)
+	models, err := codesOf(cfg)
 	if err != nil || len(models) == 0 {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package app
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -22,8 +21,7 @@ func (a *App) openTables(cfg *config.Config) (*embed.Tables, error) {
 	}
 	tables, err := embed.OpenTables(datadir.Tables(cfg.DataDir), TableSpecs(cfg))
 	if errors.Is(err, syscall.EAGAIN) {
-		return nil, fmt.Errorf("data_dir %s is in use by another process: stop it, or give this server a data_dir of its own",
-			cfg.DataDir)
+		return nil, inUse(cfg)
 	}
 	if err != nil {
 		return nil, err

@@ -58,6 +58,11 @@ func keyOf(user bool, id string) [keySize]byte {
 	return k
 }
 
+// CheckFree returns ErrLocked if another process, or this one, has the folder open.
+func CheckFree(dir string) error {
+	return pebbleopen.Locked(dir, ErrLocked, func(*pebble.Lock) error { return nil })
+}
+
 // Open opens the catalog in a folder, which is made when it is not there. The caller MUST Close it.
 // One process at a time has a folder open: another one gets ErrLocked.
 func Open(dir string, opt Options) (*Catalog, error) {

@@ -39,9 +39,8 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 			return err
 		}
 		s := j.state
-		fmt.Fprintf(w.Stdout, "%s: %d %ss: %d new, %d changed, %d the same, %d deleted, %d bad\n", src.path,
-			s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, src.unit, s.Created, s.Replaced, s.Unchanged, s.Deleted,
-			s.Failed)
+		fmt.Fprintf(w.Stdout, "%s: %s: %d new, %d changed, %d the same, %d deleted, %d bad\n", src.path,
+			amount(s.total(), src.unit), s.Created, s.Replaced, s.Unchanged, s.Deleted, s.Failed)
 		bad, base = bad+s.Failed, base+s.Line
 		if src.kind == kindItems {
 			items, present = append(items, src), present+known
@@ -54,7 +53,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 	}
 	fmt.Fprintln(w.Stdout, "This was a dry run: nothing was changed.")
 	if bad > 0 && !c.Skip {
-		return fmt.Errorf("%d bad records: correct them, or let --on-error skip pass over them", bad)
+		return fmt.Errorf("%s: correct the file, or let --on-error skip pass over such records", amount(bad, "bad record"))
 	}
 	return nil
 }

@@ -33,13 +33,17 @@ func TestDryRun(t *testing.T) {
 	if n := strings.Count(out, "items.csv:"); n != 20+1 { // and the summary
 		t.Errorf("%d lines name the file, want 21:\n%s", n, out)
 	}
+	if out := run(t, &Import{Files: []string{file(t, "items.csv", []byte("id,codes\n1,x\n"))}, DataDir: dir, DryRun: true},
+		nil); !strings.Contains(out, "1 line: 0 new") || !strings.Contains(out, "error: 1 bad record: correct") {
+		t.Errorf("of one record:\n%s", out)
+	}
 	if got := contents(t, dir); got != before {
 		t.Errorf("the dry run changed the catalog to %s", got)
 	}
 	users := file(t, "users.ndjson", []byte(`{"id":"u1"}`+"\n"+`{"delete":"u2"}`+"\n"))
 	events := file(t, "events.ndjson", []byte(`{"user":"u1","item":"1","time":5}`+"\n"))
 	out = run(t, &Import{Files: []string{users, events}, DataDir: dir, DryRun: true}, nil)
-	if !strings.Contains(out, "2 lines: 1 new, 0 changed, 1 the same") || !strings.Contains(out, "1 lines: 1 new") ||
+	if !strings.Contains(out, "2 lines: 1 new, 0 changed, 1 the same") || !strings.Contains(out, "1 line: 1 new") ||
 		strings.Contains(out, "error") {
 		t.Error(out)
 	}

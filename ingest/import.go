@@ -417,7 +417,19 @@ func (j *job) list(l *line) {
 
 func (j *job) summary(how string) {
 	s := j.state
-	fmt.Fprintf(j.w.Stdout, "%s: %s: %d %ss: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s\n",
-		how, j.src.path, s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, j.src.unit, s.Created, s.Replaced, s.Deleted,
-		s.Unchanged, s.Failed, j.bar.rate())
+	runs := ""
+	if j.bar.first > 0 {
+		runs = fmt.Sprintf(" (totals of all runs; this one read %s)", amount(s.Line-j.bar.first, j.src.unit))
+	}
+	fmt.Fprintf(j.w.Stdout, "%s: %s: %s: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s%s\n",
+		how, j.src.path, amount(s.total(), j.src.unit), s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed,
+		j.bar.rate(), runs)
+}
+
+// amount writes a number of things, such as 1 line or 2 lines.
+func amount(n int64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }

@@ -91,7 +91,7 @@ func (s *serverRows) put(keys []uint64, rows []float32) error {
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {
-		return err
+		return cli.Unanswered(err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {

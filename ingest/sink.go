@@ -29,6 +29,8 @@ type counts struct {
 	Failed    int64 `json:"failed"`
 }
 
+func (n *counts) total() int64 { return n.Created + n.Replaced + n.Deleted + n.Unchanged + n.Failed }
+
 // sink is the destination of an import.
 type sink interface {
 	name() string
@@ -278,7 +280,7 @@ func (s *serverSink) call(ctx context.Context, method, path string, body io.Read
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("%w (does the server run?)", err)
+		return fmt.Errorf("import: %w", cli.Unanswered(err))
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))

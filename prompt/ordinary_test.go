@@ -85,6 +85,22 @@ func TestEdgesOfTheVocabulary(t *testing.T) {
 	}
 }
 
+// zeros has one token for codes, 0.
+type zeros struct{ letters }
+
+func (zeros) TokenID(text string) (int32, bool) { return 0, text == "<z_3>" }
+
+// Token 0 matches a pattern as others do.
+func TestPatternOfTokenZero(t *testing.T) {
+	b, err := New(Config{Codes: Codes{Pattern: []string{"<z_%d>", "<y_%d>"}}}, zeros{}, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.MatchesNoToken(0, 10) || !b.MatchesNoToken(1, 10) {
+		t.Errorf("level 0 matches none: %v, level 1: %v", b.MatchesNoToken(0, 10), b.MatchesNoToken(1, 10))
+	}
+}
+
 // A generation answers at its instruction, or at the user where there is none.
 func TestGenerate(t *testing.T) {
 	for _, c := range []struct {

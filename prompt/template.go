@@ -119,10 +119,9 @@ func (b *Builder) CodeTokens(codes []int32) ([]int32, error) {
 	ids := make([]int32, depth)
 	for i, c := range codes {
 		if len(b.codes.Pattern) > 0 {
-			text := b.codeText(i, c)
-			id, ok := b.tok.TokenID(text)
+			id, ok := b.patternToken(i, c)
 			if !ok {
-				return nil, fmt.Errorf("codes[%d]: the vocabulary has no token %q", i, text)
+				return nil, fmt.Errorf("codes[%d]: the vocabulary has no token %q", i, b.codeText(i, c))
 			}
 			ids[i] = id
 			continue
@@ -166,11 +165,26 @@ func (b *Builder) LevelTokens(level, size int) []int32 {
 			ids[c] = b.codes.FirstToken[level] + int32(c)
 			continue
 		}
-		if id, ok := b.tok.TokenID(b.codeText(level, int32(c))); ok {
+		if id, ok := b.patternToken(level, int32(c)); ok {
 			ids[c] = id
 		}
 	}
 	return ids
+}
+
+// MatchesNoToken reports whether the pattern of a level matches none of the vocabulary's size tokens.
+func (b *Builder) MatchesNoToken(level, size int) bool {
+	for c := range size {
+		if _, ok := b.patternToken(level, int32(c)); ok {
+			return false
+		}
+	}
+	return true
+}
+
+// patternToken returns the token of a code by the level's pattern.
+func (b *Builder) patternToken(level int, code int32) (int32, bool) {
+	return b.tok.TokenID(b.codeText(level, code))
 }
 
 func (b *Builder) codeText(level int, code int32) string {

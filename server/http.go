@@ -245,11 +245,12 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 	h := rt.methods[method]
 	switch {
 	case rt == noRoute:
-		return reply{}, serve.Errorf(serve.NotFound, "", "no %s here", serve.Quoted(r.URL.Path))
+		return reply{}, serve.Errorf(serve.NotFound, "", "no %s here: /openapi.json lists all paths",
+			serve.Quoted(r.URL.Path))
 	case h == nil:
 		w.Header().Set("Allow", rt.allow())
-		return reply{}, serve.Errorf(serve.MethodNotAllowed, "", "%s does not take %s", serve.Quoted(r.URL.Path),
-			serve.Quoted(r.Method))
+		return reply{}, serve.Errorf(serve.MethodNotAllowed, "", "%s takes %s, not %s", serve.Quoted(r.URL.Path),
+			rt.allow(), serve.Quoted(r.Method))
 	}
 	key := ""
 	if rt.role != "" {

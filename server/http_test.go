@@ -44,6 +44,13 @@ func TestPathsAndMethods(t *testing.T) {
 		if got := rec.Header().Get("Allow"); got != c.allow {
 			t.Errorf("%s %s: Allow %q, want %q", c.method, c.path, got, c.allow)
 		}
+		says := "takes " + c.allow + ", not"
+		if c.status == 404 {
+			says = "/openapi.json"
+		}
+		if !strings.Contains(rec.Body.String(), says) {
+			t.Errorf("%s %s: %s; want %s", c.method, c.path, rec.Body, says)
+		}
 	}
 }
 

@@ -117,6 +117,30 @@ func TestServeFinishesWhatIsUnderWay(t *testing.T) {
 	wantError(t, w.ask("GET", "/v2/health/ready", ""), 503, "unavailable", "")
 }
 
+// A connection without a request, as browsers open in advance, does not delay the end.
+func TestServeDoesNotWaitForSilentConnections(t *testing.T) {
+	s := listening(t, newWorld(t))
+	for _, ln := range []net.Listener{s.http, s.admin} {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	resp, err := client(t).Get(s.url("/v2/health/live")) // the server has accepted the connection before it
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	began := time.Now()
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 3*time.Second { // net/http alone: 5 s
+		t.Errorf("stopping took %v", took)
+	}
+}
+
 func TestServeCutsWhatDoesNotFinish(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.ShutdownTimeout = 20 * time.Millisecond })
 	inside := make(chan struct{})

@@ -245,8 +245,10 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 }
 
 func (s *Server) newHTTP(h http.Handler) *http.Server {
-	return &http.Server{
+	quiet := &silent{conns: map[net.Conn]struct{}{}}
+	srv := &http.Server{
 		Handler:           h,
+		ConnState:         quiet.follow,
 		ReadHeaderTimeout: s.cfg.HeaderTimeout,
 		ReadTimeout:       s.cfg.ReadTimeout,
 		WriteTimeout:      s.cfg.WriteTimeout,
@@ -258,6 +260,8 @@ func (s *Server) newHTTP(h http.Handler) *http.Server {
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	srv.RegisterOnShutdown(quiet.close)
+	return srv
 }
 
 // shutdown drains all servers at once, within ShutdownTimeout, and cuts off the requests that are left.

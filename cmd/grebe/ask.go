@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"grebe/internal/cli"
@@ -121,8 +119,11 @@ func (c *askFlags) post(w *cli.World, path string, body []byte) ([]byte, error) 
 		return nil, err
 	}
 	resp, err := client.Do(req)
+	if os.IsTimeout(err) {
+		return nil, fmt.Errorf("%s: %w (--timeout allows more time)", op, err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w%s", op, err, hint(err))
+		return nil, fmt.Errorf("%s: %w", op, cli.Unanswered(err))
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
@@ -147,18 +148,4 @@ func serverError(status string, answer []byte) error {
 		return fmt.Errorf("the server says %s %.200q", status, said)
 	}
 	return errors.New(cmp.Or(e.Error.Code, status) + ": " + e.Error.Message)
-}
-
-// hint says what may be done about a request that did not get through.
-func hint(err error) string {
-	var bad *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &bad):
-		return " (--ca FILE names the authority that signed the server's certificate)"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return " (is a server running there? `grebe demo` starts one)"
-	case os.IsTimeout(err):
-		return " (--timeout allows more time)"
-	}
-	return ""
 }

@@ -58,7 +58,7 @@ func (c *backupCmd) Run(w *cli.World) error {
 	begun := time.Now()
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("backup: %w%s", err, hint(err))
+		return fmt.Errorf("backup: %w", cli.Unanswered(err))
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {

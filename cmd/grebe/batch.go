@@ -171,7 +171,7 @@ func (b *batchCall) send(method, at string, body io.Reader) (*http.Response, err
 	}
 	resp, err := b.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("batch: %w%s", err, hint(err))
+		return nil, fmt.Errorf("batch: %w", cli.Unanswered(err))
 	}
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusAccepted {
 		return resp, nil

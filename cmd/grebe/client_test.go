@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -40,6 +41,20 @@ func TestHelpIsShort(t *testing.T) {
 	}
 }
 
+// A wrong command line is sent to the help of its command.
+func TestTryHelpOfTheCommand(t *testing.T) {
+	for args, want := range map[string]string{
+		"serve --nope":            "Try: grebe serve --help",
+		"serve --threads -1":      "Try: grebe serve --help",
+		"cluster drain n1 --nope": "Try: grebe cluster drain --help",
+		"nope":                    "Try: grebe --help",
+	} {
+		if _, errs, code := command(t, strings.Fields(args)...); code != cli.Misuse || !strings.Contains(errs, want+"\n") {
+			t.Errorf("%s: exits with %d and says %q, want %q", args, code, errs, want)
+		}
+	}
+}
+
 func TestKeyFileIsPrivate(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "shop.key")
@@ -72,6 +87,31 @@ func TestHealthCommand(t *testing.T) {
 	ready = true
 	if out, errs, code := command(t, "health", "--server", s.URL); code != cli.Done || out != "ready\n" {
 		t.Errorf("%q, %q, exits with %d", out, errs, code)
+	}
+}
+
+// --explain asks for the parts of the prompt and prints them.
+func TestRankExplains(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked struct{ Explain bool }
+		if r.URL.Path != "/v1/rank" || json.NewDecoder(r.Body).Decode(&asked) != nil || !asked.Explain {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, `{"node": "n1", "prefix": "user", "prefix_reason": "cheaper", "results": [{"id": "a"}],
+			"parts": [{"kind": "user", "tokens": 1168, "cached": 1168, "source": "host"},
+			{"kind": "item", "id": "a", "tokens": 14, "cached": 0}], "route": {"reason": "load", "predicted_ms": 12}}`)
+	}))
+	defer s.Close()
+	out, errs, code := command(t, "rank", "--explain", "--server", s.URL, "--user", "u", "--candidates", "a")
+	for _, want := range []string{"prefix user: cheaper\n", "node n1: load, predicted 12.0 ms\n",
+		"part    tokens  cached  source\n", "user    1168    1168    host\n", "item a  14      0"} {
+		if code != cli.Done || !strings.Contains(out, want) {
+			t.Errorf("exits with %d, prints\n%s%s\nwant %q", code, out, errs, want)
+		}
+	}
+	if _, errs, code := command(t, "rank", "--explain", "--request", "x.json"); code != cli.Misuse {
+		t.Errorf("beside a whole request: exits with %d, %s", code, errs)
 	}
 }
 

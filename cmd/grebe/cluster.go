@@ -170,7 +170,7 @@ func (c *clusterFlags) call(w *cli.World, client *http.Client, method, path stri
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %w (any other process of the cluster answers too: --server URL)", err)
+		return nil, fmt.Errorf("cluster: %w; any other process of the cluster answers too: --server URL", cli.Unanswered(err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))

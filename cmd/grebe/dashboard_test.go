@@ -278,6 +278,30 @@ func number(t *testing.T, text string) int {
 	return n
 }
 
+// A chart with one reading shows a dot and says the value, also while later readings have none.
+func TestChartOfOneReading(t *testing.T) {
+	var out bytes.Buffer
+	r := startDemo(t, &out)
+	ctx, complaints := browser(t, r.http)
+	var width float64
+	var key string
+	waits := func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+	err := chromedp.Run(ctx, chromedp.Navigate(r.http+"/"),
+		chromedp.Evaluate(`import("/assets/chart.js").then(({ Chart }) => {
+			const c = new Chart({ title: "one", names: ["P50"], unit: " ms" });
+			[NaN, 12, NaN].forEach((v, i) => c.add(1000 * i, { P50: v }));
+			document.getElementById("charts").append(c.figure);
+			window.one = c.figure;
+			return parseFloat(getComputedStyle(c.figure.querySelector("path.dot")).strokeWidth);
+		})`, &width, waits),
+		chromedp.Evaluate(`window.one.querySelector(".key").textContent`, &key),
+		chromedp.WaitReady("body"), shoot("dashboard-one.png"),
+	)
+	if err != nil || width < 5 || key != "one reading of P50: 12 ms" {
+		t.Errorf("a dot of %v pixels and %q; %v; %v", width, key, err, complaints())
+	}
+}
+
 // A person opens the page: charts move under load, the playground answers, the catalog is listed,
 // in light and dark and on a phone, by mouse and by keyboard, without an error on the console.
 func TestDashboard(t *testing.T) {

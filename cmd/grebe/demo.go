@@ -35,6 +35,9 @@ func (demoCmd) Help() string {
 	return `Serves an invented shop of 9,540 items with small models that were trained for it and are part of the binary.
 They are written to a folder and loaded as any folder is. The models never saw these customers.
 
+The demo has no admin address: it has no keys, so its one address also answers admin calls, such as /metrics,
+reloads and backups.
+
 With --cluster the demo starts child processes that serve together, prints their addresses and process ids, and says
 what to kill.
 

@@ -116,8 +116,7 @@ func patterns(r *doctor.Report, check string, mc *config.Model, b *prompt.Builde
 		return // it is reported
 	}
 	for level, pattern := range mc.Codes.Pattern {
-		ids := b.LevelTokens(level, described.Vocab) // 0 where there is no token
-		if !slices.ContainsFunc(ids, func(id int32) bool { return id != 0 }) {
+		if b.MatchesNoToken(level, described.Vocab) {
 			r.Warn(check, "correct the pattern, or add the codes' tokens to tokenizer.json; "+
 				"until then the model generates no items",
 				"codes.pattern[%d]: %q matches no token of tokenizer.json", level, pattern)

@@ -57,6 +57,24 @@ func TestDoctorChecksThePrompt(t *testing.T) {
 	}
 }
 
+// A path that is no checkpoint is reported with its place, and with the command that finds more.
+func TestServeNamesTheKeyOfAWrongPath(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "grebe.yaml")
+	if err := os.WriteFile(file, []byte("models:\n  - name: toy\n    path: ./nowhere\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, code := grebe(t, "serve", "-c", file)
+	for _, want := range []string{file + ":3: models[0].path: ", "config.json", "Try: grebe doctor -c " + file} {
+		if code != cli.Failed || !strings.Contains(errs, want) {
+			t.Errorf("exits with %d and says\n%s\nwant %q", code, errs, want)
+		}
+	}
+	_, errs, code = grebe(t, "serve", "--model", filepath.Dir(file))
+	if code != cli.Failed || !strings.Contains(errs, "flag --model: models[0].path: ") || strings.Contains(errs, "Try") {
+		t.Errorf("without a file: exits with %d and says\n%s", code, errs)
+	}
+}
+
 // Patterns of codes that match no token are named.
 func TestDoctorReportsPatternsWithoutTokens(t *testing.T) {
 	_, out, code := doctorOf(t, `, codes: {pattern: ["<z_%d>", "<a_%d>"]}`, "")

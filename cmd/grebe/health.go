@@ -46,7 +46,7 @@ func (c *healthCmd) Run(w *cli.World) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%s does not answer: %w", c.Server, err)
+		return fmt.Errorf("%s does not answer: %w", c.Server, cli.Unanswered(err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))

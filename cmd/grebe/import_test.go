@@ -68,7 +68,7 @@ func TestImport(t *testing.T) {
 	imported(t, 2, `items, users or events\?`, change, "--data-dir", dir)
 	imported(t, 1, `no such file`, filepath.Join(dir, "none.ndjson"), "--kind", "items", "--data-dir", dir)
 	imported(t, 2, `"nonsense" is not an address such as`, items, "--server", "nonsense")
-	imported(t, 1, `does the server run`, items, "--server", "http://127.0.0.1:1")
+	imported(t, 1, "import: .*is a server running there", items, "--server", "http://127.0.0.1:1")
 }
 
 func TestImportBadLines(t *testing.T) {

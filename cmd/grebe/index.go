@@ -9,7 +9,6 @@ import (
 	"grebe/index"
 	"grebe/internal/cli"
 	"grebe/internal/config"
-	"grebe/kv/disk"
 )
 
 // indexCmd computes the KV of the catalog's items, or prototypes of users' histories, ahead of requests.
@@ -114,9 +113,9 @@ func (c *indexCmd) Run(w *cli.World) error {
 	}
 	s, err := app.Load(w.Ctx, &cfg.Config, options(c.Logger(w.Stderr)))
 	switch {
-	case errors.Is(err, disk.ErrInUse) && (c.Prototypes || c.Importance):
+	case errors.Is(err, app.ErrInUse) && (c.Prototypes || c.Importance):
 		return fmt.Errorf("%w: stop the server first", err)
-	case errors.Is(err, disk.ErrInUse):
+	case errors.Is(err, app.ErrInUse):
 		return fmt.Errorf("%w: stop the server first, or have it compute items with --server %s", err, serverOf(&cfg.Config))
 	case err != nil:
 		return err

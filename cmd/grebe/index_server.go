@@ -82,7 +82,7 @@ func (s *indexServer) call(w *cli.World, method, query string) ([]ahead.Progress
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%w at %s: %w%s", errNoServer, s.base, err, hint(err))
+		return nil, fmt.Errorf("%w at %s: %w", errNoServer, s.base, cli.Unanswered(err))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))

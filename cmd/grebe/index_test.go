@@ -96,4 +96,9 @@ func TestIndexBesideAServer(t *testing.T) {
 		"in use by another process: stop the server first") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
+	_, errs, code = grebe(t, "serve", "-c", config, "--listen", "127.0.0.1:0")
+	if code != cli.Failed || !strings.Contains(errs, "in use by another process: stop that process, or give this server "+
+		"another folder with --data-dir DIR") || strings.Contains(errs, "loaded") || strings.Contains(errs, "doctor") {
+		t.Errorf("a second server: exit code %d: %s", code, errs)
+	}
 }

@@ -19,6 +19,7 @@ type rankCmd struct {
 	CandidatesFile string   `xor:"candidates" type:"path" placeholder:"FILE"`
 	TopK           int      `want:"at least 0" help:"Return only the best K; 0 for all." placeholder:"K"`
 	Prefix         string   `default:"auto" enum:"auto,user,item,none,blend"`
+	Explain        bool     `help:"Say where the KV of each part of the prompt came from."`
 }
 
 func (rankCmd) FlagHelp() cli.Texts {
@@ -34,6 +35,7 @@ func (rankCmd) Help() string {
 Examples:
 
     grebe rank --model shop --user kaya --candidates i00040,i02500,i05100 --top-k 2
+    grebe rank --model shop --user kaya --candidates i00040,i02500 --explain
     grebe rank --user-text "Likes birds." --candidates-file items.ndjson --prefix item
     grebe rank --server http://10.0.0.7:8080 --request request.json --json`
 }
@@ -46,18 +48,32 @@ type rankRequest struct {
 	TopK       int               `json:"top_k,omitempty"`
 	Prefix     string            `json:"prefix,omitempty"`
 	DeadlineMS int               `json:"deadline_ms,omitempty"`
+	Explain    bool              `json:"explain,omitempty"`
 }
 
 // rankResponse is what the table shows of the answer.
 type rankResponse struct {
 	Model   string `json:"model"`
+	Node    string `json:"node"`
 	Prefix  string `json:"prefix"`
+	Reason  string `json:"prefix_reason"`
 	Results []struct {
 		Index int     `json:"index"`
 		ID    string  `json:"id"`
 		Score float64 `json:"score"`
 		Logit float64 `json:"logit"`
 	} `json:"results"`
+	Parts []struct {
+		Kind   string `json:"kind"`
+		ID     string `json:"id"`
+		Tokens int    `json:"tokens"`
+		Cached int    `json:"cached"`
+		Source string `json:"source"`
+	} `json:"parts"`
+	Route *struct {
+		Predicted float64 `json:"predicted_ms"`
+		Reason    string  `json:"reason"`
+	} `json:"route"`
 	cost
 }
 
@@ -73,7 +89,7 @@ func (c *rankCmd) Run(w *cli.World) error {
 func (c *rankCmd) body(w *cli.World) ([]byte, error) {
 	listed := len(c.Candidates) > 0 || c.CandidatesFile != ""
 	if c.Request != "" {
-		return c.readRequest(w, listed)
+		return c.readRequest(w, listed || c.Explain)
 	}
 	if !c.named() {
 		return nil, cli.Usagef("for whom? Give --user, --user-text or --history")
@@ -81,7 +97,8 @@ func (c *rankCmd) body(w *cli.World) ([]byte, error) {
 	if !listed {
 		return nil, cli.Usagef("rank what? Give --candidates or --candidates-file")
 	}
-	r := rankRequest{Model: c.Model, User: c.user(), TopK: c.TopK, Prefix: c.Prefix, DeadlineMS: c.DeadlineMS}
+	r := rankRequest{Model: c.Model, User: c.user(), TopK: c.TopK, Prefix: c.Prefix, DeadlineMS: c.DeadlineMS,
+		Explain: c.Explain}
 	for _, id := range c.Candidates {
 		r.Candidates = append(r.Candidates, byID(id))
 	}
@@ -152,6 +169,25 @@ func (r *rankResponse) table(out io.Writer, texts map[string]string) error {
 	if order == "user" || order == "item" {
 		order += "-first"
 	}
-	_, err := fmt.Fprintf(out, "%s, %s\n", order, &r.cost)
-	return err
+	if _, err := fmt.Fprintf(out, "%s, %s\n", order, &r.cost); err != nil {
+		return err
+	}
+	return r.explain(out)
+}
+
+// explain prints what the answer says of its prompt, if that was asked for.
+func (r *rankResponse) explain(out io.Writer) error {
+	if len(r.Parts) == 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "\nprefix %s: %s\n", r.Prefix, r.Reason)
+	if r.Route != nil {
+		fmt.Fprintf(out, "node %s: %s, predicted %.1f ms\n", r.Node, r.Route.Reason, r.Route.Predicted)
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "part\ttokens\tcached\tsource\n")
+	for _, p := range r.Parts {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", strings.TrimSpace(p.Kind+" "+p.ID), p.Tokens, p.Cached, p.Source)
+	}
+	return t.Flush()
 }

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
 	"grebe/app"
 	"grebe/internal/cli"
 	"grebe/internal/config"
+	"grebe/model"
+	"grebe/model/hstu"
 )
 
 type serveCmd struct {
@@ -60,6 +64,9 @@ func (c *serveCmd) Run(w *cli.World) error {
 	if c.PrintConfig {
 		return cfg.Print(w.Stdout)
 	}
+	if err := c.checkPaths(cfg); err != nil {
+		return err
+	}
 	log := c.Logger(w.Stderr)
 	for _, name := range cfg.Unknown {
 		log.Warn("an environment variable matches no key of the configuration", "name", name)
@@ -73,7 +80,32 @@ func (c *serveCmd) Run(w *cli.World) error {
 	}
 	p := process(w)
 	p.Again = again
-	return app.Serve(w.Ctx, &cfg.Config, options(log), p)
+	err = app.Serve(w.Ctx, &cfg.Config, options(log), p)
+	if errors.Is(err, app.ErrInUse) {
+		err = fmt.Errorf("%w: stop that process, or give this server another folder with --data-dir DIR", err)
+	}
+	return err
+}
+
+// checkPaths returns an error that names the place in the configuration if the path of a model is no checkpoint.
+func (c *serveCmd) checkPaths(cfg *config.Loaded) error {
+	for i := range cfg.Models {
+		path := cfg.Models[i].Path
+		_, err := model.ReadConfig(path)
+		if hstu.Is(path) {
+			_, err = hstu.ReadConfig(path)
+		}
+		if err == nil {
+			continue
+		}
+		key := fmt.Sprintf("models[%d].path", i)
+		err = fmt.Errorf("%s: %s: %w", cfg.Origin(key), key, err)
+		if c.Config != "" {
+			err = fmt.Errorf("%w\nTry: grebe doctor -c %s", err, c.Config)
+		}
+		return err
+	}
+	return nil
 }
 
 func hasModel(env []string) bool {

@@ -3,10 +3,13 @@ package cli
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -96,6 +99,20 @@ func (a *AccessFlags) secure() (*tls.Config, error) {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
+}
+
+// Unanswered says what can be done about a request that got no answer. err is the error of an http.Client.
+func Unanswered(err error) error {
+	var bad *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return errors.New("the server speaks HTTP without TLS: give its address with http:// instead of https://")
+	case errors.As(err, &bad):
+		return fmt.Errorf("%w (--ca FILE names the authority that signed the server's certificate)", err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w (is a server running there? `grebe demo` starts one)", err)
+	}
+	return err
 }
 
 // keyed sends a key with every request.

@@ -102,10 +102,21 @@ func Run(name, description string, commands any, args []string, w *World) int {
 		err = checkFlags(cmd)
 	}
 	if err != nil {
-		fmt.Fprintf(w.Stderr, "%s: %v\nTry: %[1]s --help\n", name, err)
+		fmt.Fprintf(w.Stderr, "%s: %v\nTry: %s --help\n", name, err, commandOf(name, cmd, err))
 		return Misuse
 	}
 	return exitCode(name, w, cmd.Run(w))
+}
+
+// commandOf returns the command that a wrong command line names, as far as it was understood.
+func commandOf(name string, cmd *kong.Context, err error) string {
+	if wrong := (*kong.ParseError)(nil); errors.As(err, &wrong) {
+		cmd = wrong.Context
+	}
+	if cmd == nil || cmd.Selected() == nil {
+		return name
+	}
+	return cmd.Selected().FullPath()
 }
 
 func exitCode(name string, w *World, err error) int {

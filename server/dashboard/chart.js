@@ -115,20 +115,27 @@ export class Chart {
           d += "Z";
         }
       } else {
-        let pen = "M";
+        let pen = "M", dots = ""; // readings by themselves
         at.forEach((v, i) => {
           if (!Number.isFinite(v)) { pen = "M"; return; }
-          d += pen + x(i).toFixed(1) + " " + y(v).toFixed(1);
-          if (pen === "M" && !Number.isFinite(at[i + 1])) d += "h0"; // a point by itself
+          const here = x(i).toFixed(1) + " " + y(v).toFixed(1);
+          if (pen === "M" && !Number.isFinite(at[i + 1])) dots += "M" + here + "h0";
+          else d += pen + here;
           pen = "L";
         });
+        if (dots) parts.push(svg("path", { class: `line dot ${colour(s)}`, d: dots }));
       }
       if (d) parts.push(svg("path", { class: `${stacked ? "area" : "line"} ${colour(s)}`, d }));
     });
     if (limit && limit <= top) parts.push(svg("path", { class: "limit", d: `M${LEFT} ${y(limit)}H${W}` }));
     this.svg.replaceChildren(...parts);
     const last = points.length ? points[points.length - 1].values : {};
-    const say = (n) => `${n} ${short(last[n] ?? (stacked ? 0 : NaN), unit)}`;
+    // A line whose only reading is a dot says the dot's value, also when later readings have none.
+    const say = (n) => {
+      const read = points.map((p) => p.values[n]).filter(Number.isFinite);
+      if (!stacked && read.length === 1) return `one reading of ${n}: ${short(read[0], unit)}`;
+      return `${n} ${short(last[n] ?? (stacked ? 0 : NaN), unit)}`;
+    };
     // A series that never had a value is something that this server does not do: it is not in the key.
     const had = (n) => points.some((p) => p.values[n] > 0 || !stacked && Number.isFinite(p.values[n]));
     const shown = this.names.map((n, s) => [n, s]).filter(([n]) => had(n));

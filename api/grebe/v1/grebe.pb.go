@@ -1501,7 +1501,7 @@ type Usage struct {
 	UserTokens        int32                  `protobuf:"varint,4,opt,name=user_tokens,json=userTokens,proto3" json:"user_tokens,omitempty"`
 	ItemTokens        int32                  `protobuf:"varint,5,opt,name=item_tokens,json=itemTokens,proto3" json:"item_tokens,omitempty"`
 	InstructionTokens int32                  `protobuf:"varint,6,opt,name=instruction_tokens,json=instructionTokens,proto3" json:"instruction_tokens,omitempty"`
-	BySource          *Sources               `protobuf:"bytes,7,opt,name=by_source,json=bySource,proto3" json:"by_source,omitempty"`
+	BySource          *Sources               `protobuf:"bytes,7,opt,name=by_source,json=bySource,proto3" json:"by_source,omitempty"`        // the cached tokens by where their KV came from
 	BeamTokens        int32                  `protobuf:"varint,8,opt,name=beam_tokens,json=beamTokens,proto3" json:"beam_tokens,omitempty"` // computed beyond the prompt, for paths; of recommendations only
 	Note              string                 `protobuf:"bytes,9,opt,name=note,proto3" json:"note,omitempty"`                                // why nothing could be reused, or what was left out of the history
 	// Cached tokens of a blended prompt that still passed its first layers (models[].blend.layers). These layers
@@ -1620,15 +1620,15 @@ func (x *Usage) GetBesideTokens() int32 {
 	return 0
 }
 
-// Sources says where KV came from. All but recomputed add up to the cached tokens.
+// Sources counts tokens by where their KV came from. All but recomputed add up to the cached tokens.
 type Sources struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        int32                  `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Host          int32                  `protobuf:"varint,2,opt,name=host,proto3" json:"host,omitempty"`
-	Disk          int32                  `protobuf:"varint,3,opt,name=disk,proto3" json:"disk,omitempty"`
-	Peer          int32                  `protobuf:"varint,4,opt,name=peer,proto3" json:"peer,omitempty"`
-	Prototype     int32                  `protobuf:"varint,5,opt,name=prototype,proto3" json:"prototype,omitempty"`
-	Recomputed    int32                  `protobuf:"varint,6,opt,name=recomputed,proto3" json:"recomputed,omitempty"`
+	Device        int32                  `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`         // from the memory of a GPU
+	Host          int32                  `protobuf:"varint,2,opt,name=host,proto3" json:"host,omitempty"`             // from the machine's memory
+	Disk          int32                  `protobuf:"varint,3,opt,name=disk,proto3" json:"disk,omitempty"`             // from the node's disk
+	Peer          int32                  `protobuf:"varint,4,opt,name=peer,proto3" json:"peer,omitempty"`             // fetched from another node of the cluster
+	Prototype     int32                  `protobuf:"varint,5,opt,name=prototype,proto3" json:"prototype,omitempty"`   // of a blended prompt's history, which used the KV of similar tokens
+	Recomputed    int32                  `protobuf:"varint,6,opt,name=recomputed,proto3" json:"recomputed,omitempty"` // of a blended prompt, which had KV and were computed again all the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

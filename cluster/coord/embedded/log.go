@@ -28,15 +28,20 @@ func level(l zapcore.Level) slog.Level {
 	return slog.LevelDebug
 }
 
-// chosen begin warnings about what Grebe chooses for every server: an operator can do nothing about them.
-var chosen = []string{
+// quiet begin warnings that an operator can do nothing about. The first three are about what Grebe chooses for every
+// server. The others are about one request that was slow, as happens on a small or busy machine. Requests that time out
+// are errors of the caller, and etcd warns of a slow disk and of late heartbeats in other words.
+var quiet = []string{
 	"Running http and grpc server on single port",
 	"it isn't recommended to use default name",
 	"simple token is not cryptographically signed",
+	"apply request took too long",
+	"request stats",
 }
 
 func levelOf(e zapcore.Entry) slog.Level {
-	if slices.ContainsFunc(chosen, func(begin string) bool { return strings.HasPrefix(e.Message, begin) }) {
+	quieted := func(begin string) bool { return strings.HasPrefix(e.Message, begin) }
+	if e.Level == zapcore.WarnLevel && slices.ContainsFunc(quiet, quieted) {
 		return slog.LevelDebug
 	}
 	return level(e.Level)
