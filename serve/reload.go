@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -173,7 +173,8 @@ func (s *Service) reload(sl *slot, r *reloading, back *served) {
 	s.log.Info("reloading", "model", sl.name, "from", r.now.From)
 	outcome := "done"
 	err := s.replace(s.changing, sl, r, back)
-	runtime.GC() // frees the matrices of the checkpoint that is gone: they lie outside of Go's heap
+	// Frees the matrices of the checkpoint that is gone, which lie outside of Go's heap, and gives memory back.
+	debug.FreeOSMemory()
 	switch {
 	case errors.Is(err, errBack):
 		outcome = "rolled_back"
