@@ -75,7 +75,7 @@ func newFleet(c *Cluster, m *Model) (*fleet, error) {
 	var err error
 	f.router, err = route.New(route.Config{
 		Policy: c.cfg.Routing, Orders: schedule.Predicted, Nodes: nodes, Users: c.cfg.Users, Items: c.cfg.Items,
-		PeerUsers: true, PeerItems: true, Silence: feed.Limit,
+		PeerUsers: !c.cfg.NoFetch, PeerItems: !c.cfg.NoFetch, Silence: feed.Limit,
 		Shards: embed.MostShards,
 	})
 	if err != nil {

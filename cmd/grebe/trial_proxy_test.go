@@ -14,7 +14,8 @@ type link struct {
 	listener net.Listener
 	target   string
 	later    atomic.Int64 // nanoseconds that bytes from the target take longer
-	rate     atomic.Int64 // bytes from the target per second; 0: as fast as it can
+	rate     atomic.Int64 // bytes from the target per second, of each connection; 0: as fast as it can
+	passed   atomic.Int64 // bytes from the target
 	run      sync.WaitGroup
 
 	mu     sync.Mutex
@@ -106,8 +107,8 @@ func (l *link) accept() {
 			if err != nil || !l.keep(out) {
 				return
 			}
-			l.run.Go(func() { l.pass(in, out, false) })
-			l.pass(out, in, true)
+			l.run.Go(func() { l.pass(out, in, false) })
+			l.pass(in, out, true)
 		})
 	}
 }
@@ -149,6 +150,7 @@ func (l *link) pass(to, from net.Conn, slow bool) {
 		}
 		if slow {
 			due = due.Add(time.Duration(l.later.Load()))
+			l.passed.Add(int64(n))
 		}
 		if n > 0 {
 			pieces <- piece{buf[:n], due}
@@ -168,9 +170,17 @@ func TestLink(t *testing.T) {
 	defer ln.Close()
 	go func() {
 		c, err := ln.Accept()
-		if err == nil {
-			_, _ = io.Copy(c, c)
-			c.Close()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for b := make([]byte, 1); ; { // answers a byte with two
+			if _, err := io.ReadFull(c, b); err != nil {
+				return
+			}
+			if _, err := c.Write(append(b, b...)[:2]); err != nil {
+				return
+			}
 		}
 	}()
 	l := startLink(t, ln.Addr().String())
@@ -184,7 +194,7 @@ func TestLink(t *testing.T) {
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		if _, err := io.ReadFull(c, make([]byte, 2)); err != nil {
 			t.Fatal(err)
 		}
 		return time.Since(began)
@@ -199,5 +209,12 @@ func TestLink(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, l.mend)
 	if took := echo(); took < 90*time.Millisecond {
 		t.Errorf("cut for 100 ms: %v", took)
+	}
+	if n := l.passed.Load(); n != 6 {
+		t.Errorf("%d bytes passed from the target in three answers of two", n)
+	}
+	l.rate.Store(20)
+	if took := echo(); took < 90*time.Millisecond {
+		t.Errorf("two bytes at 20 a second: %v", took)
 	}
 }
