@@ -27,6 +27,7 @@ import (
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/internal/record"
+	"grebe/model/hstu"
 	"grebe/serve"
 	"grebe/server"
 )
@@ -203,6 +204,10 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	for i := range cfg.Models {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if mc := &cfg.Models[i]; mc.CannotRank() && !hstu.Is(mc.Path) {
+			a.log.Warn("requests that rank are refused: the prompt has no instruction", "model", mc.Name, "key",
+				fmt.Sprintf("models[%d].prompt.instruction", i))
 		}
 		m, err := a.openModel(ctx, cfg, &cfg.Models[i], a.progress)
 		if err != nil {

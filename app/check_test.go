@@ -9,6 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/config"
 )
 
 // A checkpoint with a tensor of NaN does not start: a start checks every tensor, as a reload does.
@@ -83,5 +86,25 @@ func TestStartRefusesFilesThatAreNone(t *testing.T) {
 				s.Close()
 			}
 		}
+	}
+}
+
+// A model whose rankings are all refused is warned about at the start, and each refusal names the key.
+func TestAModelWithoutAnInstructionIsWarnedAbout(t *testing.T) {
+	w := newReloadWorld(t)
+	w.cfg.Models[0].Prompt.Instruction, w.cfg.Models[0].Codes = config.Text{}, config.Codes{}
+	var log syncBuffer
+	s, err := Load(t.Context(), w.cfg, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if !strings.Contains(log.String(), "models[0].prompt.instruction") {
+		t.Errorf("no warning at the start:\n%s", log.String())
+	}
+	_, err = s.Service().Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Id: "u1"},
+		Candidates: []*grebev1.Item{{Id: "i1"}}})
+	if err == nil || !strings.Contains(err.Error(), `set models[].prompt.instruction of "m"`) {
+		t.Errorf("a ranking: %v", err)
 	}
 }

@@ -397,7 +397,9 @@ func (c *Cluster) findSecret() {
 			close(c.opened)
 			return
 		}
-		c.cfg.Log.Warn("cannot join the cluster yet: its secret is at the coordinator", "error", err)
+		if wait.Tell() {
+			c.cfg.Log.Warn("cannot join the cluster yet: its secret is at the coordinator", "error", err)
+		}
 		if !wait.Wait(c.ctx) {
 			return
 		}

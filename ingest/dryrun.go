@@ -41,6 +41,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 		s := j.state
 		fmt.Fprintf(w.Stdout, "%s: %s: %d new, %d changed, %d the same, %d deleted, %d bad\n", src.path,
 			amount(s.total(), src.unit), s.Created, s.Replaced, s.Unchanged, s.Deleted, s.Failed)
+		s.warn(w.Stdout, src)
 		bad, base = bad+s.Failed, base+s.Line
 		if src.kind == kindItems {
 			items, present = append(items, src), present+known
@@ -103,10 +104,27 @@ func (j *job) foresee(part *chunk) (known counts, err error) {
 	for i := range lines {
 		if lines[i].err != nil {
 			j.list(&lines[i])
+			continue
 		}
+		j.state.empty(&lines[i])
 	}
 	j.bar.update()
-	return known, nil
+	return known, j.unknown(lines)
+}
+
+// unknown counts the events of items that neither the import nor the destination has. These include events that were
+// not compared with the destination.
+func (j *job) unknown(lines []line) error {
+	var events []line
+	for i := range lines {
+		if e := lines[i].op.AppendEvents; lines[i].err == nil && e != nil && !j.left.has(e.Events[0].Item) {
+			events = append(events, lines[i])
+		}
+	}
+	var n counts
+	_, err := j.dst.preview(j.w.Ctx, j.src.kind, events, &n)
+	j.state.Unknown.Merge(n.Unknown)
+	return err
 }
 
 // plus adds counts.
@@ -138,6 +156,12 @@ func (f *left) sum(l *line) {
 	if len(l.op.PutUser.GetEvents()) > 0 {
 		l.sum |= withEvents
 	}
+}
+
+// has reports whether the import puts an item.
+func (f *left) has(item string) bool {
+	sum, put := f.find(f.hash(kindItems, item))
+	return put && sum != 0
 }
 
 // again counts the outcome of a record whose id came before, and reports whether it did.
@@ -183,6 +207,7 @@ func (s *localSink) preview(_ context.Context, _ string, lines []line, n *counts
 	problems := make([]error, len(lines))
 	for i, r := range s.c.Preview(ops) {
 		n.add(&ops[i], &r)
+		s.unknown(n, &ops[i], &r)
 		problems[at[i]] = r.Err
 	}
 	return problems, nil
@@ -245,6 +270,11 @@ func (s *serverSink) send(lines []line, n *counts, post func(body []byte) (*batc
 		}
 		n.Created, n.Replaced = n.Created+answer.Created, n.Replaced+answer.Replaced
 		n.Deleted, n.Unchanged = n.Deleted+answer.Deleted, n.Unchanged+answer.Unchanged
+		for _, text := range answer.Warnings { // those about models were part of the forecast
+			if u, ok := catalog.ReadWarning(text); ok {
+				n.Unknown.Merge(u)
+			}
+		}
 		for _, e := range answer.Errors {
 			if e.Line >= 1 && e.Line <= len(at) {
 				problems[at[e.Line-1]] = errors.New(e.Message)

@@ -1,11 +1,23 @@
 package ingest
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"grebe/catalog"
+	"grebe/engine"
+	"grebe/internal/cli"
+	"grebe/prompt"
+	"grebe/serve"
+	"grebe/server"
 )
 
 // A dry run reports what an import would change and what is wrong, and changes nothing.
@@ -46,6 +58,19 @@ func TestDryRun(t *testing.T) {
 	if !strings.Contains(out, "2 lines: 1 new, 0 changed, 1 the same") || !strings.Contains(out, "1 line: 1 new") ||
 		strings.Contains(out, "error") {
 		t.Error(out)
+	}
+}
+
+// A dry run into a folder that does not exist does not make it.
+func TestDryRunMakesNoFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "imp")
+	items := file(t, "items.csv", []byte("id,text\n1,a\n"))
+	out := run(t, &Import{Files: []string{items}, DataDir: dir, DryRun: true}, nil)
+	if !strings.Contains(out, "1 line: 1 new") {
+		t.Errorf("want one new item:\n%s", out)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is there: %v", err)
 	}
 }
 
@@ -99,4 +124,67 @@ func TestDryRunCountsAsTheImport(t *testing.T) {
 			t.Errorf("%q is missing:\n%s\n%s", c.want, foretold, done)
 		}
 	}
+}
+
+// An import and a dry run warn of events whose items are unknown and of items without text, with how many there are,
+// in a folder and through a server.
+func TestWarnings(t *testing.T) {
+	items := file(t, "items.csv", []byte("id,text\ni1,a\ni2,\ni3,\n"))
+	users := file(t, "users.ndjson", []byte(`{"id":"u1"}`+"\n"))
+	var b strings.Builder
+	for i := range 250 { // more than one request
+		fmt.Fprintf(&b, `{"user":"u1","item":"zzz%d","time":%d}`+"\n", i%2, i+1)
+	}
+	events := file(t, "events.ndjson", []byte(b.String()+`{"user":"u1","item":"i1","time":1}`+"\n"))
+	one := file(t, "events.ndjson", []byte(`{"user":"u2","item":"zzz","time":1}`+"\n"))
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	for name, i := range map[string]Import{"folder": {DataDir: t.TempDir()}, "server": {Server: catalogServer(t),
+		Access: &cli.AccessFlags{}}} {
+		for _, dry := range []bool{true, false} {
+			i.DryRun, i.Files = dry, []string{items, users, events}
+			out := run(t, &i, nil)
+			for _, want := range []string{
+				"Warning: " + items + ": 2 items without text",
+				"Warning: " + events + `: 250 events have items that the catalog does not have, such as "zzz0", "zzz1"; they`,
+			} {
+				if strings.Count(out, want) != 1 {
+					t.Errorf("%s, dry run %v: %q is not there once:\n%s", name, dry, want, out)
+				}
+			}
+			i.Files = []string{one}
+			out = run(t, &i, nil)
+			if !strings.Contains(out, `1 event has an item that the catalog does not have, such as "zzz";`) ||
+				strings.Contains(out, "text") {
+				t.Errorf("%s, dry run %v, of one event:\n%s", name, dry, out)
+			}
+		}
+	}
+}
+
+// catalogServer is the address of a server that has a catalog only.
+func catalogServer(t *testing.T) string {
+	t.Helper()
+	b, err := prompt.New(prompt.Config{}, nil, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := serve.New(serve.Config{Models: []serve.Model{{Name: "m", Runner: idle{}, Prompt: b, Vocab: 10}},
+		Catalog: catalog.New(catalog.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(service, server.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetReady(true)
+	ts := httptest.NewServer(s.Handler())
+	t.Cleanup(ts.Close)
+	return ts.URL
+}
+
+type idle struct{}
+
+func (idle) Do(context.Context, *engine.Job) (*engine.Result, error) {
+	return nil, errors.New("nothing runs here")
 }

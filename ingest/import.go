@@ -7,6 +7,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -217,8 +219,7 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 	if err := datadir.Check(dir); err != nil {
 		return nil, "", err
 	}
-	// Only a server can drop the KV of users deleted here. The next one to start does it.
-	cat, err := catalog.Open(datadir.Catalog(dir), catalog.Options{TrackDeletions: true, TrackUnknown: true})
+	cat, err := c.catalog(datadir.Catalog(dir))
 	if errors.Is(err, catalog.ErrLocked) {
 		return nil, "", fmt.Errorf("%w: a server runs on %s: import through it with --server URL, or stop it",
 			catalog.ErrLocked, dir)
@@ -227,6 +228,15 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 		return nil, "", err
 	}
 	return &localSink{c: cat, dir: dir, config: c.Config, codes: c.Codes, w: w}, datadir.Imports(dir), nil
+}
+
+// catalog opens a folder's catalog. For a dry run, a folder that does not exist is an empty catalog and is not made.
+func (c *Import) catalog(dir string) (*catalog.Catalog, error) {
+	if _, err := os.Stat(dir); c.DryRun && errors.Is(err, fs.ErrNotExist) {
+		return catalog.New(catalog.Options{}), nil
+	}
+	// Only a server can drop the KV of users deleted here. The next one to start does it.
+	return catalog.Open(dir, catalog.Options{TrackDeletions: true, TrackUnknown: true})
 }
 
 // usersElsewhere refuses users and events for a folder of a configuration whose users lie in a store.
@@ -306,6 +316,7 @@ func (j *job) all() error {
 	}
 	if err == nil {
 		j.summary("Done")
+		st.warn(w.Stderr, j.src)
 		return nil
 	}
 	j.summary("Stopped")
@@ -365,6 +376,7 @@ func (j *job) apply(part *chunk) error {
 		if err := j.tell(&lines[i]); err != nil {
 			return err
 		}
+		j.state.empty(&lines[i])
 	}
 	if len(lines) < all {
 		return j.tell(&lines[:all][len(lines)])
@@ -424,6 +436,24 @@ func (j *job) summary(how string) {
 	fmt.Fprintf(j.w.Stdout, "%s: %s: %s: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s%s\n",
 		how, j.src.path, amount(s.total(), j.src.unit), s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed,
 		j.bar.rate(), runs)
+}
+
+// empty counts an item that a model of texts knows nothing of.
+func (n *counts) empty(l *line) {
+	if it := l.op.PutItem; l.err == nil && it != nil && it.GetText() == "" && len(it.Tokens)+len(it.Codes) == 0 {
+		n.Empty++
+	}
+}
+
+// warn reports the records of a file that are good but of little use.
+func (n *counts) warn(w io.Writer, src *source) {
+	if n.Empty > 0 {
+		fmt.Fprintf(w, "Warning: %s: %s without text: models of texts see empty items, unless prompt.item has other fields\n",
+			src.path, amount(n.Empty, "item"))
+	}
+	if text := n.Unknown.Warning(); text != "" {
+		fmt.Fprintf(w, "Warning: %s: %s\n", src.path, text)
+	}
 }
 
 // amount writes a number of things, such as 1 line or 2 lines.

@@ -27,6 +27,9 @@ type counts struct {
 	Deleted   int64 `json:"deleted"`
 	Unchanged int64 `json:"unchanged"`
 	Failed    int64 `json:"failed"`
+	// Of those that are not bad.
+	Empty   int64                `json:"empty"`   // items without text, tokens and codes
+	Unknown catalog.UnknownItems `json:"unknown"` // events whose items the destination does not have
 }
 
 func (n *counts) total() int64 { return n.Created + n.Replaced + n.Deleted + n.Unchanged + n.Failed }
@@ -130,9 +133,22 @@ func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) 
 			return nil, r.Err
 		}
 		n.add(&ops[i], &r)
+		s.unknown(n, &ops[i], &r)
 		problems[at[i]] = r.Err
 	}
 	return problems, nil
+}
+
+// unknown counts an event whose item the catalog does not have.
+func (s *localSink) unknown(n *counts, op *catalog.Op, r *catalog.Result) {
+	if r.Err != nil {
+		return
+	}
+	for _, e := range op.AppendEvents.GetEvents() {
+		if _, ok := s.c.Item(e.Item); !ok {
+			n.Unknown.Add(e.Item, 1)
+		}
+	}
 }
 
 // serverSink imports through a running server.
@@ -244,6 +260,7 @@ type batchAnswer struct {
 		Line    int    `json:"line"`
 		Message string `json:"message"`
 	} `json:"errors"`
+	Warnings []string `json:"warnings"`
 }
 
 // maxResponse limits the bytes read of an answer.

@@ -191,7 +191,8 @@ func (b *Builder) fixed(t Text) ([]int32, error) {
 	return b.tok.AppendEncode(nil, t.Text), nil
 }
 
-var errNoTokenizer = fmt.Errorf("a text needs the checkpoint's tokenizer.json, which is missing: give tokens")
+var errNoTokenizer = fmt.Errorf("a text needs the checkpoint's tokenizer.json, which is missing: give tokens, " +
+	"such as {tokens: [3]}")
 
 // CheckTokens reports the first token outside the vocabulary.
 func (b *Builder) CheckTokens(ids []int32) error {

@@ -66,7 +66,7 @@ func (s *Service) runBlended(ctx context.Context, w *work, visit *reuse.Blended,
 		}
 		r.result, err = s.do(ctx, w.call, job)
 	} else {
-		err = layoutError(err)
+		err = w.layoutError(err)
 	}
 	if err == nil {
 		r.blended(job, visit, w.explain)

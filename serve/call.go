@@ -29,6 +29,7 @@ type call struct {
 	slot     *slot
 	model    *checkpoint   // held until the answer is ready
 	stored   *grebev1.User // of the catalog, if the request names one
+	note     string        // what was left out of the user's history
 	badKV    bool          // cached KV gave answers that are not finite, and without it they are
 }
 
@@ -268,11 +269,23 @@ func checkNew(u *grebev1.User, events []*grebev1.Event) error {
 func (s *Service) userTokens(c *call, m *grebev1.User) ([]int32, error) {
 	u, unknown := s.resolve(c, m)
 	s.metrics.unknown.Add(float64(unknown))
+	c.note = leftOut(unknown)
 	tokens, err := c.model.Prompt.UserTokens(u)
 	if err != nil {
 		return nil, promptError("user", err)
 	}
 	return tokens, nil
+}
+
+// leftOut is the note about items of a history that the catalog or the model does not have; "": there are none.
+func leftOut(unknown int) string {
+	switch unknown {
+	case 0:
+		return ""
+	case 1:
+		return "1 item of the history was left out: it is unknown"
+	}
+	return fmt.Sprintf("%d items of the history were left out: they are unknown", unknown)
 }
 
 // resolve looks up the items of a user's history, as the model sees them. unknown counts those that the catalog does
@@ -413,9 +426,9 @@ func compatibleUsage(p *plan.Plan, cached int) *grebev1.CompatibleUsage {
 }
 
 // layoutError explains why a prompt cannot be laid out.
-func layoutError(err error) error {
+func (c *call) layoutError(err error) error {
 	if errors.Is(err, prompt.ErrNoInstruction) {
-		return Errorf(Unprocessable, "", "%v", err)
+		return Errorf(Unprocessable, "model", "%v: set models[].prompt.instruction of %s", err, Quoted(c.model.Name))
 	}
 	return err
 }

@@ -3,10 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
@@ -31,8 +28,7 @@ type Batch struct {
 	lines []int64 // line numbers of ops
 	bytes int
 
-	unknown  int64    // events whose items the catalog does not have
-	examples []string // such items
+	unknown catalog.UnknownItems
 	// stopped is the error after which no more changes can be made.
 	stopped error
 }
@@ -98,10 +94,8 @@ func (b *Batch) end(failed error) (*grebev1.BatchResponse, error) {
 			}
 		}
 	}
-	if b.unknown > 0 {
-		b.resp.Warnings = append(b.resp.Warnings, fmt.Sprintf(
-			"%d events have items that the catalog does not have, such as %s; they count once it has them",
-			b.unknown, strings.Join(b.examples, ", ")))
+	if text := b.unknown.Warning(); text != "" {
+		b.resp.Warnings = append(b.resp.Warnings, text)
 	}
 	b.resp.Version = strconv.FormatUint(b.s.catalog.Stats().Version, 10)
 	return &b.resp, nil
@@ -152,7 +146,7 @@ func (b *Batch) flush() error {
 		case op.AppendEvents != nil:
 			added := int64(len(op.AppendEvents.Events) - res.Duplicates)
 			b.resp.Created, b.resp.Unchanged = b.resp.Created+added, b.resp.Unchanged+int64(res.Duplicates)
-			b.name(op.AppendEvents.Events)
+			b.s.unknown(&b.unknown, op)
 		case !res.Changed:
 			b.resp.Unchanged++
 		case op.PutItem == nil && op.PutUser == nil:
@@ -179,14 +173,11 @@ func (b *Batch) items() int {
 	return n
 }
 
-// name counts the events whose items are unknown.
-func (b *Batch) name(events []*grebev1.Event) {
-	for _, e := range events {
-		if b.s.knows(e.Item) {
-			continue
-		}
-		if b.unknown++; len(b.examples) < maxUnknown && !slices.Contains(b.examples, Quoted(e.Item)) {
-			b.examples = append(b.examples, Quoted(e.Item))
+// unknown counts a change's events whose items are unknown.
+func (s *Service) unknown(n *catalog.UnknownItems, op *catalog.Op) {
+	for _, e := range op.AppendEvents.GetEvents() {
+		if !s.knows(e.Item) {
+			n.Add(e.Item, 1)
 		}
 	}
 }

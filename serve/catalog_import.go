@@ -97,8 +97,9 @@ func (im *Import) end(ctx context.Context) error {
 
 // Forecast predicts how changes of items affect the items that models can generate. It changes nothing.
 type Forecast struct {
-	s  *Service
-	of Import
+	s       *Service
+	of      Import
+	unknown catalog.UnknownItems
 }
 
 // Forecast returns a Forecast without changes.
@@ -115,6 +116,7 @@ func (f *Forecast) Foresee(ctx context.Context, op *catalog.Op) (catalog.Result,
 	if op.PutItem != nil || op.DeleteItem != "" {
 		f.of.foresee(op)
 	}
+	f.s.unknown(&f.unknown, op)
 	if f.s.cfg.Users == nil {
 		return f.s.catalog.Preview([]catalog.Op{*op})[0], nil
 	}
@@ -123,6 +125,14 @@ func (f *Forecast) Foresee(ctx context.Context, op *catalog.Op) (catalog.Result,
 		return res, f.s.catalogError(res.Err)
 	}
 	return res, nil
+}
+
+// Warnings returns what would be accepted but could not be used.
+func (f *Forecast) Warnings() []string {
+	if text := f.unknown.Warning(); text != "" {
+		return []string{text}
+	}
+	return nil
 }
 
 // Impacts returns the effect of the changes on each model that has codes.

@@ -74,6 +74,14 @@ type history struct {
 	note    string // what was left out
 }
 
+// leave adds to the note.
+func (h *history) leave(out string) {
+	if h.note != "" {
+		h.note += "; "
+	}
+	h.note += out
+}
+
 // history resolves a user's events for a request with so many candidates. It leaves out items that the model does not
 // know. If the history is too long, it leaves out the oldest events, in steps of an eighth of the limit. Between
 // steps the prefix stays the same, so cached KV can be used.
@@ -87,7 +95,8 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 	}
 	all := e.sequence(s, c, u)
 	s.metrics.unknown.Add(float64(all.unknown))
-	h := &history{at: hstu.Moment{Query: s.now().Unix(), Events: all.times}, tokens: all.tokens, events: len(all.tokens)}
+	h := &history{at: hstu.Moment{Query: s.now().Unix(), Events: all.times}, tokens: all.tokens, events: len(all.tokens),
+		note: leftOut(all.unknown)}
 	content := all.content
 	if over := h.events - m.MaxEvents(); over > 0 {
 		step := max(1, m.MaxEvents()/8)
@@ -95,7 +104,7 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 		h.tokens, h.events = h.tokens[cut:], h.events-cut
 		h.at.Events = h.at.Events[min(cut, len(h.at.Events)):]
 		content = content[min(cut*m.Width(), len(content)):]
-		h.note = fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents())
+		h.leave(fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents()))
 	}
 	if len(m.Config().Features) > 0 {
 		rows, err := m.Context(contextOf(m.Config(), slices.Concat(listed(u), u.NewEvents)), h.events+candidates)
@@ -461,10 +470,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		resp.ShortReason = shortCatalog // all items were scored
 	}
 	if broken > 0 {
-		if h.note != "" {
-			h.note += "; "
-		}
-		h.note += fmt.Sprintf("%d items were left out: their scores are not finite", broken)
+		h.leave(fmt.Sprintf("%d items were left out: their scores are not finite", broken))
 		s.log.Warn("items have scores that are not finite: they are never recommended", "model", c.model.Name,
 			"items", broken)
 	}

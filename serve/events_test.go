@@ -326,6 +326,13 @@ func TestEventsRefuses(t *testing.T) {
 	if !strings.Contains(resp.Usage.Note, "the oldest 18 events were left out: the model takes 48") {
 		t.Errorf("61 events where 48 fit: the note is %q", resp.Usage.Note)
 	}
+	resp, err = s.Rank(ctx, &grebev1.RankRequest{
+		User: &grebev1.User{Events: append(w.events(61), &grebev1.Event{Item: "nobody"})}, Candidates: item})
+	must(t, err)
+	want := "1 item of the history was left out: it is unknown; the oldest 18"
+	if !strings.Contains(resp.Usage.Note, want) {
+		t.Errorf("an unknown item too: the note is %q, want %q", resp.Usage.Note, want)
+	}
 }
 
 // A checkpoint with retrieval only refuses rankings before anything is computed.

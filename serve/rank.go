@@ -232,7 +232,7 @@ func (s *Service) run(ctx context.Context, w *work, pointwise bool,
 			visit.Discard(&r.layout)
 		}
 	} else {
-		err = layoutError(err)
+		err = w.layoutError(err)
 	}
 	if err == nil && w.explain {
 		r.parts = accountOf(&r.layout, job, r.result)

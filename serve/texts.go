@@ -91,7 +91,11 @@ func (texts) rank(ctx context.Context, s *Service, w *work, user *grebev1.User,
 		}
 	}
 	r, err := s.rankItems(ctx, w, items)
-	return items, r, err
+	if err != nil {
+		return nil, nil, err
+	}
+	r.note = w.note
+	return items, r, nil
 }
 
 // recommend generates items.
@@ -129,6 +133,7 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch),
 			Compute: milliseconds(res.Compute)},
 	}
+	resp.Usage.Note = c.note
 	if res.Short {
 		if resp.ShortReason = shortCatalog; res.Beam {
 			resp.ShortReason = shortBeam

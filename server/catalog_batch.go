@@ -94,6 +94,7 @@ type checked struct {
 	Failed    int64             `json:"failed"`
 	Errors    []checkedLine     `json:"errors"` // the first ones
 	Models    []generate.Impact `json:"models"` // models that have codes
+	Warnings  []string          `json:"warnings,omitempty"`
 }
 
 type checkedLine struct {
@@ -143,7 +144,7 @@ func (s *Server) postCheck(r *http.Request, decode func([]byte) (catalog.Op, err
 	if err != nil {
 		return reply{}, err
 	}
-	out.Models = f.Impacts()
+	out.Models, out.Warnings = f.Impacts(), f.Warnings()
 	return asJSON(out)
 }
 

@@ -24,8 +24,12 @@ func TestEventsBatch(t *testing.T) {
 		t.Errorf("errors of %q, want %q; %+v", fields, want, got)
 	}
 	if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0],
-		`1 events have items that the catalog does not have, such as "nowhere"`) {
+		`1 event has an item that the catalog does not have, such as "nowhere"`) {
 		t.Errorf("warnings %q", got.Warnings)
+	}
+	if rec := w.ask("POST", "/v1/events:check", body); !strings.Contains(rec.Body.String(),
+		`"warnings":["1 event has an item that the catalog does not have, such as \"nowhere\"`) {
+		t.Errorf("the check does not warn: %s", rec.Body)
 	}
 	for id, want := range map[string]string{
 		"e1": `{"id":"e1","events":[{"id":"b","item":"i2","time":4,"action":0,"features":{}},{"id":"a","item":"i1",` +

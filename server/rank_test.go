@@ -35,6 +35,7 @@ type rankBody struct {
 		Item        int            `json:"item_tokens"`
 		Instruction int            `json:"instruction_tokens"`
 		BySource    map[string]int `json:"by_source"`
+		Note        string         `json:"note"`
 	} `json:"usage"`
 	Timing struct {
 		Queue, Fetch, Compute, Total float64
@@ -92,16 +93,18 @@ func TestRankByIdentifier(t *testing.T) {
 	for _, c := range []struct {
 		name, user string
 		tokens     []int32
+		note       string
 	}{
-		{"known user, a history item is gone", `{"id":"u1"}`, text("anvil|crate")},
-		{"history", `{"history":["i2","i1"]}`, text("bolt|anvil")},
-		{"history of unknown items", `{"history":["x"]}`, nil},
-		{"events as history", `{"events":[{"item":"i2"},{"item":"i2"}]}`, text("bolt|bolt")},
-		{"text", `{"text":"likes tools"}`, text("likes tools")},
-		{"text and history", `{"id":"label","text":"T","history":["i1"]}`, text("Tanvil")},
-		{"tokens", `{"tokens":[5,6]}`, []int32{5, 6}},
-		{"no tokens", `{"tokens":[]}`, nil},
-		{"empty text", `{"text":""}`, nil},
+		{"known user, a history item is gone", `{"id":"u1"}`, text("anvil|crate"),
+			"1 item of the history was left out: it is unknown"},
+		{"history", `{"history":["i2","i1"]}`, text("bolt|anvil"), ""},
+		{"history of unknown items", `{"history":["x","y"]}`, nil, "2 items of the history were left out: they are unknown"},
+		{"events as history", `{"events":[{"item":"i2"},{"item":"i2"}]}`, text("bolt|bolt"), ""},
+		{"text", `{"text":"likes tools"}`, text("likes tools"), ""},
+		{"text and history", `{"id":"label","text":"T","history":["i1"]}`, text("Tanvil"), ""},
+		{"tokens", `{"tokens":[5,6]}`, []int32{5, 6}, ""},
+		{"no tokens", `{"tokens":[]}`, nil, ""},
+		{"empty text", `{"text":""}`, nil, ""},
 	} {
 		for _, prefix := range []string{"user", "item"} {
 			got := w.rank(t,
@@ -117,6 +120,9 @@ func TestRankByIdentifier(t *testing.T) {
 				logits[i] = logit(id, all)
 			}
 			checkRanking(t, got, logits, naiveSoftmax(logits), []string{"i1", "i2", "i3"})
+			if got.Usage.Note != c.note {
+				t.Errorf("%s: the note is %q, want %q", c.name, got.Usage.Note, c.note)
+			}
 			if got.Model != "id" || got.RequestID != "r-1" || got.Prefix != prefix || got.Node != "n0" {
 				t.Errorf("%s: %+v", c.name, got)
 			}

@@ -226,6 +226,7 @@ type recommendBody struct {
 		Instruction int            `json:"instruction_tokens"`
 		BySource    map[string]int `json:"by_source"`
 		Beams       int            `json:"beam_tokens"`
+		Note        string         `json:"note"`
 	} `json:"usage"`
 	Timing map[string]float64 `json:"timing_ms"`
 }

@@ -219,7 +219,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		return web.ServeTLS(ln, "", "")
 	})
 	start("admin", l.Admin, func(ln net.Listener) error { return admin.Serve(framedListener{ln}) })
-	start("gRPC", l.GRPC, alone.Serve)
+	start("gRPC", l.GRPC, func(ln net.Listener) error { return alone.Serve(silentListener{ln, newSilent()}) })
 
 	var failed error
 	if running > 0 {
@@ -245,7 +245,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 }
 
 func (s *Server) newHTTP(h http.Handler) *http.Server {
-	quiet := &silent{conns: map[net.Conn]struct{}{}}
+	quiet := newSilent()
 	srv := &http.Server{
 		Handler:           h,
 		ConnState:         quiet.follow,

@@ -75,6 +75,11 @@ func room(r *Report, cfg *config.Config, free int64) {
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
 		size := checkpoint(r, m)
+		if m.CannotRank() && !hstu.Is(m.Path) {
+			key := fmt.Sprintf("models[%d].prompt.instruction", i)
+			r.add("model "+m.Name, Warn, "set "+key+", the question after the items",
+				"%s is missing: requests that rank are refused", key)
+		}
 		if key := m.Sharing(); !loaded[key] {
 			loaded[key] = true
 			need += size
@@ -141,10 +146,11 @@ func checkpoint(r *Report, m *config.Model) int64 {
 	file := filepath.Join(m.Path, "tokenizer.json")
 	switch tok, err := tokenizer.Load(file); {
 	case errors.Is(err, fs.ErrNotExist) && hasText(m):
-		r.add(check, Fail, "put the model's tokenizer.json into its folder, or give tokens",
+		r.add(check, Fail, "put the model's tokenizer.json into its folder, or give tokens in place of texts: {tokens: [3]}",
 			"no tokenizer: the configuration has texts")
 	case errors.Is(err, fs.ErrNotExist):
-		r.add(check, Warn, "put the model's tokenizer.json into its folder", "no tokenizer: requests must give tokens")
+		r.add(check, Warn, "put the model's tokenizer.json into its folder",
+			`no tokenizer: requests must give tokens in place of texts, such as {"tokens": [3]}`)
 	case err != nil:
 		r.add(check, Fail, "only byte-level BPE is known (Qwen, Llama 3, GPT-2)", "%v", err)
 	default:

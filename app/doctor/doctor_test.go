@@ -166,6 +166,32 @@ func TestAnswersThatAreNoTokens(t *testing.T) {
 	}
 }
 
+// A model that refuses every ranking is warned about: scoring by identifier needs an instruction.
+func TestAModelWithoutAnInstruction(t *testing.T) {
+	folder, err := filepath.Abs("../../testdata/fixtures/qwen2-tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for keys, want := range map[string]bool{
+		``: true,
+		`, prompt: {instruction: {tokens: [1, 2]}}`:         false,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}`:   false,
+		`, codes: {first_token: [1, 9], size: [8, 8]}`:      false, // it may be there to recommend
+		`}, {name: n, path: ` + folder + `, dtype: f32`:     true,
+		`, prompt: {generate_instruction: {tokens: [300]}}`: true,
+	} {
+		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + folder + keys + "}]\n"})
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
+		if got := slices.ContainsFunc(r.Findings, func(f Finding) bool {
+			return f.Check == "model m" && f.Status == Warn &&
+				strings.Contains(f.Detail, "models[0].prompt.instruction is missing")
+		}); got != want {
+			t.Errorf("%s: %+v, want a warning: %v", keys, r.Findings, want)
+		}
+	}
+}
+
 // A model without a tokenizer cannot have texts in its configuration: the start would fail.
 func TestTextsWithoutATokenizer(t *testing.T) {
 	folder, err := filepath.Abs("../../testdata/fixtures/qwen2-tiny")
@@ -183,7 +209,7 @@ func TestTextsWithoutATokenizer(t *testing.T) {
 		r := &Report{}
 		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
 		if !slices.ContainsFunc(r.Findings, func(f Finding) bool {
-			return f.Check == "model m" && f.Status == want && f.Remedy != ""
+			return f.Check == "model m" && f.Status == want && strings.Contains(f.Remedy+f.Detail, ": [3]}")
 		}) {
 			t.Errorf("%s: %+v, want %v", keys, r.Findings, want)
 		}

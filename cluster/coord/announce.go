@@ -91,7 +91,9 @@ func (a *Announcement) run(ctx context.Context) {
 			a.err = err
 			return
 		}
-		a.log.Warn("announcing this process again", "key", a.key, "reason", err)
+		if wait.Tell() {
+			a.log.Warn("announcing this process again", "key", a.key, "reason", err)
+		}
 		if !wait.Wait(ctx) {
 			return
 		}

@@ -137,7 +137,19 @@ func Check(key string, data []byte) error {
 }
 
 // Backoff is the wait between attempts: 50 ms, doubled up to 1 s. The zero value is ready.
-type Backoff struct{ last time.Duration }
+type Backoff struct {
+	last time.Duration
+	told time.Time
+}
+
+// Tell reports whether to log a failed attempt: the first one, and then one a minute.
+func (b *Backoff) Tell() bool {
+	if time.Since(b.told) < time.Minute {
+		return false
+	}
+	b.told = time.Now()
+	return true
+}
 
 // Wait sleeps before the next attempt. It returns false if ctx ended.
 func (b *Backoff) Wait(ctx context.Context) bool {
@@ -153,4 +165,4 @@ func (b *Backoff) Wait(ctx context.Context) bool {
 }
 
 // Reset begins again with short waits, after a success.
-func (b *Backoff) Reset() { b.last = 0 }
+func (b *Backoff) Reset() { *b = Backoff{} }

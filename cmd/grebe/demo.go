@@ -19,7 +19,7 @@ import (
 type demoCmd struct {
 	Once    bool   `help:"Answer a ranking and a recommendation with each model on standard output and exit."`
 	JSON    bool   `name:"json" help:"With --once: print JSON even to a terminal."`
-	Listen  string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
+	Listen  string `default:"127.0.0.1:8080" help:"Address of HTTP; default: ${default}." placeholder:"HOST:PORT"`
 	Cluster int    `want:"at least 2 and at most 16" placeholder:"N"`
 	Data    string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
 	cli.LogFlags

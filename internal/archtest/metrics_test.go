@@ -25,6 +25,15 @@ Made from the code: do not edit it, run
 ` + "`GET /metrics`" + ` returns them in Prometheus' format, with those of Go and of the process.
 Labels are bounded: none is ever the id of a user or an item. [Watch a server](../how-to/watch.md) says what to alert
 on.
+
+The label ` + "`op`" + ` names an operation:
+
+- Requests to models: ` + "`rank`, `recommend`, `score`, `rerank` and `completions`" + `.
+- Of ` + "`grebe_tokens_total` and `grebe_slo_ok_total`" + ` alone: ` + "`probe`" + `, requests of the server
+  itself. They warm a checkpoint up and check it, when it is loaded and while it is on trial. No client sent them.
+- Of ` + "`grebe_requests_total` and `grebe_request_seconds`" + ` alone, other calls: ` + "`items`, `users`" + `,
+  ` + "`events`, `tables`, `catalog`, `models`, `reload`, `batches`, `backup`, `cluster`, `metrics`, `health`" + `,
+  ` + "`page`, `openapi`, and `other`" + `, an unknown address.
 `
 
 // TestReference compares the page of metrics with the code: names, labels and help of all that a server exports.

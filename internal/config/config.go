@@ -132,7 +132,8 @@ type ModelTable struct {
 // KeepAuto in Model.WeightsKeep stands for what a calibration chooses.
 const KeepAuto = "auto"
 
-// Prompt holds a model's templates.
+// Prompt holds a model's templates. A key that is no template (preamble, lead_in, instruction, generate_instruction)
+// also takes tokens instead of a text: {tokens: [3, 17]}.
 type Prompt struct {
 	Preamble Text   `yaml:"preamble"` // first in every prompt; none
 	User     string `yaml:"user"`     // template of the user segment: {text}, {history}; "{text}"
@@ -156,8 +157,9 @@ type Prompt struct {
 // Scoring says how a ranking reads its scores.
 type Scoring struct {
 	Kind string `yaml:"kind"` // identifier or pointwise; identifier
-	Yes  Token  `yaml:"yes"`  // the answer that scores, for pointwise; none
-	No   Token  `yaml:"no"`   // the answer that it is compared with, for pointwise; none
+	// the answer that scores, for pointwise: a text that is one token of the vocabulary, or a token's number; none
+	Yes Token `yaml:"yes"`
+	No  Token `yaml:"no"` // the answer that it is compared with, for pointwise, given likewise; none
 }
 
 // Prefix says what prefix=auto means for one model.

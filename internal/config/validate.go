@@ -292,6 +292,13 @@ func (c *Config) PrefixOf(m *Model) (policy string, orders []string) {
 	return policy, []string{"user", "item"}
 }
 
+// CannotRank reports whether a model of texts refuses all rankings: scoring by identifier needs an instruction. A model
+// with codes may be there to recommend only.
+func (m *Model) CannotRank() bool {
+	i := &m.Prompt.Instruction
+	return m.Scoring.Kind != "pointwise" && !m.HasCodes() && i.Text == "" && len(i.Tokens) == 0
+}
+
 func (m *Model) validateCodes(p *problems) {
 	c := &m.Codes
 	if len(c.Pattern) > 0 && len(c.FirstToken)+len(c.Size) > 0 {

@@ -44,8 +44,8 @@ function ago(ms) {
 }
 
 export class Chart {
-  // options: title, unit, stacked, names (fixed series), limit (a dashed line), explain, calm (red is not the first colour),
-  // empty (what to do while there is nothing to show).
+  // options: title, unit, stacked, names (fixed series), limit (a dashed line), note (a line under the title), explain (a tooltip), calm (red is
+  // not the first colour), empty (what to do while there is nothing to show).
   constructor(options) {
     this.options = options;
     this.names = [...(options.names || [])];
@@ -55,7 +55,8 @@ export class Chart {
     this.key = element("ul", { class: "key" });
     this.empty = element("p", { class: "note empty", hidden: "" }, options.empty || "Nothing yet.");
     this.figure = element("figure", { title: options.explain || "" },
-      element("figcaption", {}, options.title, this.output), this.svg, this.empty, this.key);
+      element("figcaption", {}, options.title, this.output),
+      ...(options.note ? [element("p", { class: "note" }, options.note)] : []), this.svg, this.empty, this.key);
     all.add(this);
     this.draw();
   }

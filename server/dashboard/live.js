@@ -7,6 +7,7 @@ const EVERY = 2000;
 const slo = Number(document.body.dataset.slo);
 const asking = (l) => l.op === "rank" || l.op === "recommend" || l.op === "score" || l.op === "rerank";
 
+const TESTED = 1000; // predictions that one value of their chart needs
 const ASK = "No requests lately. Send one from the Playground.";
 
 const charts = {
@@ -23,7 +24,7 @@ const charts = {
   refill: new Chart({ title: "Rows fetched ahead of requests", unit: "B", names: ["per second"], explain: "Into caches of embedding rows, after a start, a move of the boundary or a change of what is popular", empty: "Nothing had to be fetched." }),
   rows: new Chart({ title: "Rows of item tables per second", stacked: true, names: ["on the device", "fetched", "fetched ahead"], explain: "Rows that batches needed, and rows that were fetched while requests waited", empty: ASK }),
   evictions: new Chart({ title: "Evictions per second", stacked: true, names: ["user", "item", "prefix"], empty: "Nothing had to leave the caches." }),
-  predictions: new Chart({ title: "Wrong predictions of return", unit: " %", names: ["wrong"], explain: "Off by more than a factor of two, of the predictions that were put to the test", empty: "No prediction was put to the test yet." }),
+  predictions: new Chart({ title: "Wrong predictions of the next use", unit: " %", names: ["wrong"], note: "The cache predicts when an entry is used again. Wrong: off by more than a factor of two.", explain: `Of the last ${TESTED.toLocaleString("en")} or more predictions whose entry was used again`, empty: `Shown after ${TESTED.toLocaleString("en")} predictions whose entry was used again.` }),
 };
 
 let before = null;
@@ -76,9 +77,18 @@ function show(now, old, seconds, time) {
     "fetched ahead": grown("grebe_embed_device_prefetched_total"),
   });
   charts.evictions.add(time, change("grebe_evictions_total", "kind"));
-  const put = sum(now, "grebe_predictions_total") - sum(old, "grebe_predictions_total");
-  const wrong = sum(now, "grebe_prediction_errors_total") - sum(old, "grebe_prediction_errors_total");
-  charts.predictions.add(time, { wrong: 100 * wrong / put });
+  charts.predictions.add(time, { wrong: wrongShare(now, old) });
+}
+
+const tested = { all: 0, wrong: 0, share: NaN }; // since the last value, and that value
+
+// wrongShare returns how many percent of the last predictions were wrong, or NaN before there are enough of them.
+function wrongShare(now, old) {
+  const grown = (name) => Math.max(0, sum(now, name) - sum(old, name)); // a restart of the server starts at 0
+  tested.all += grown("grebe_predictions_total");
+  tested.wrong += grown("grebe_prediction_errors_total");
+  if (tested.all >= TESTED) Object.assign(tested, { all: 0, wrong: 0, share: 100 * tested.wrong / tested.all });
+  return tested.share;
 }
 
 // indexing shows the progress of each model that computes items ahead of requests.

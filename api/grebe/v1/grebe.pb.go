@@ -671,11 +671,11 @@ func (x *Route) GetPredictedCached() int32 {
 // Part is a part of a prompt.
 type Part struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // preamble, user, item, instruction
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // preamble, user, item, instruction, or discriminant: the question about one item, of pointwise scoring
 	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`     // of an item
 	Tokens        int32                  `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Cached        int32                  `protobuf:"varint,4,opt,name=cached,proto3" json:"cached,omitempty"` // of them, from the first on; the rest was computed
-	Source        string                 `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`  // of the cached ones: device, host or disk
+	Source        string                 `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`  // of the cached ones: device, host, disk, peer (another node), or of a blended prompt prototype
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1419,8 +1419,8 @@ type RankedBy struct {
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	Usage         *Usage                 `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`
-	TimingMs      *Timing                `protobuf:"bytes,4,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
-	Candidates    int32                  `protobuf:"varint,5,opt,name=candidates,proto3" json:"candidates,omitempty"` // items that were ranked
+	TimingMs      *Timing                `protobuf:"bytes,4,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"` // of the ranking; the total of the response includes it
+	Candidates    int32                  `protobuf:"varint,5,opt,name=candidates,proto3" json:"candidates,omitempty"`            // items that were ranked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1705,13 +1705,14 @@ func (x *Sources) GetRecomputed() int32 {
 	return 0
 }
 
-// Timing is in milliseconds.
+// Timing is in milliseconds. The stages add up to less than total. The rest is other work, such as reading the request, making
+// tokens of texts and keeping new KV, and waiting for a free core.
 type Timing struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queue         float64                `protobuf:"fixed64,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	Fetch         float64                `protobuf:"fixed64,2,opt,name=fetch,proto3" json:"fetch,omitempty"`
-	Compute       float64                `protobuf:"fixed64,3,opt,name=compute,proto3" json:"compute,omitempty"`
-	Total         float64                `protobuf:"fixed64,4,opt,name=total,proto3" json:"total,omitempty"`
+	Queue         float64                `protobuf:"fixed64,1,opt,name=queue,proto3" json:"queue,omitempty"`     // waiting for batches to start; KV on disk may be read meanwhile
+	Fetch         float64                `protobuf:"fixed64,2,opt,name=fetch,proto3" json:"fetch,omitempty"`     // finding cached KV, choosing the order of the prompt, and waiting for KV of other nodes
+	Compute       float64                `protobuf:"fixed64,3,opt,name=compute,proto3" json:"compute,omitempty"` // of the batches that the request was in, from start to end; they may have other requests, too
+	Total         float64                `protobuf:"fixed64,4,opt,name=total,proto3" json:"total,omitempty"`     // from the arrival of the request at the node that answers until the answer was there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
