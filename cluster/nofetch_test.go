@@ -7,8 +7,12 @@ import (
 	"grebe/cluster/coord/coordtest"
 	"grebe/compute"
 	"grebe/kv"
+	"grebe/plan"
 	"grebe/pool"
+	"grebe/residency"
 	"grebe/reuse"
+	"grebe/route"
+	"grebe/schedule"
 	"grebe/serve/servetest"
 )
 
@@ -51,6 +55,35 @@ func TestNoFetch(t *testing.T) {
 		release()
 		if _, asks := cache.PeerDamaged(); asks {
 			t.Errorf("NoFetch %v: other members are asked after the release", never)
+		}
+	}
+}
+
+// A router counts on KV of other nodes unless they do not fetch it.
+func TestRouterOfNoFetch(t *testing.T) {
+	for _, never := range []bool{false, true} {
+		f, err := newFleet(&Cluster{cfg: Config{NoFetch: never, Users: 64, Items: 64}}, &Model{Name: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		costs := schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: 1})
+		costs.Transfer[plan.Peer] = schedule.Transfer{Token: .01}
+		user := residency.Event{Key: plan.Key{1}, Entry: residency.Entry{Kind: plan.User, Tier: plan.Host, Tokens: 900}}
+		for n, held := range [][]residency.Event{{user}, nil} {
+			if err := f.router.SetNode(n, route.Node{Costs: costs}); err != nil {
+				t.Fatal(err)
+			}
+			f.router.Heard(n, &route.Heartbeat{}, 0)
+			f.router.Snapshot(n, 1, 0, held, true)
+		}
+		f.router.Rest(0, true) // it has the user's KV and gets no requests
+		q := route.Request{User: residency.Hash(user.Key), Prompt: schedule.Request{User: 900, Items: []int32{50}}}
+		want := 900
+		if never {
+			want = 0
+		}
+		if got := f.router.Pick(&q, 0); got.Node != 1 || got.Reuse != want {
+			t.Errorf("NoFetch %v: node %d is picked and reuses %d tokens, want %d", never, got.Node, got.Reuse, want)
 		}
 	}
 }
