@@ -270,7 +270,7 @@ func TestHintsFitTheProblem(t *testing.T) {
 	for server, says := range map[string]string{
 		secure.URL: "--ca FILE",
 		strings.Replace(secure.URL, "https:", "http:", 1): "HTTPS server",
-		strings.Replace(open.URL, "http:", "https:", 1):   "HTTP response to HTTPS client",
+		strings.Replace(open.URL, "http:", "https:", 1):   "speaks HTTP without TLS",
 		"http://127.0.0.1:1":                              "is a server running",
 	} {
 		if _, errs, code := grebe(t, "rank", "--server", server, "--user", "a", "--candidates", "b"); code != cli.Failed ||

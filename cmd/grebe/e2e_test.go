@@ -144,7 +144,7 @@ func TestNoGPUSaysWhatIsMissing(t *testing.T) {
 		d.Close()
 		t.Skip("this machine has a GPU")
 	}
-	_, errs, code := grebe(t, "serve", "--model", "x", "--device", "cuda")
+	_, errs, code := grebe(t, "serve", "--model", "../../testdata/fixtures/qwen3-tiny", "--device", "cuda")
 	if code != cli.Failed || !strings.Contains(errs, "device cuda") || !strings.Contains(errs, "grebe doctor") {
 		t.Errorf("exits with %d and says %q", code, errs)
 	}
