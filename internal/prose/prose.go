@@ -81,21 +81,23 @@ func split(text string) []string {
 	return append(out, strings.TrimSpace(text[from:]))
 }
 
-// Links returns the targets of a page's links and images, those on the web left out.
+// Links returns the targets of a page's links and images, those on the web left out. A link's text may go on in the
+// next line.
 func Links(page string) []string {
-	var out []string
+	var text strings.Builder
 	fenced := false
 	for line := range strings.Lines(page) {
 		if strings.HasPrefix(strings.TrimSpace(line), "```") {
 			fenced = !fenced
 		}
-		if fenced {
-			continue
+		if !fenced {
+			text.WriteString(code.ReplaceAllStringFunc(line, keepLength))
 		}
-		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllStringFunc(line, keepLength), -1) {
-			if !strings.Contains(m[2], "://") {
-				out = append(out, m[2])
-			}
+	}
+	var out []string
+	for _, m := range link.FindAllStringSubmatch(text.String(), -1) {
+		if !strings.Contains(m[2], "://") {
+			out = append(out, m[2])
 		}
 	}
 	return out

@@ -271,7 +271,8 @@ func TestSentences(t *testing.T) {
 	if want := []int{3, 3, 3, 1, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("words %v, want %v: %+v", got, want, Sentences(page))
 	}
-	if got := Links("a [b](c.md#d) `[e](f)` <https://g> [h](https://i)\n"); !slices.Equal(got, []string{"c.md#d"}) {
-		t.Errorf("links %v", got)
+	links := Links("a [b](c.md#d) `[e](f)` <https://g> [h](https://i) [j\n  k](l)\n")
+	if want := []string{"c.md#d", "l"}; !slices.Equal(links, want) {
+		t.Errorf("links %v, want %v", links, want)
 	}
 }
