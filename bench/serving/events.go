@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"grebe/compute"
-	"grebe/embed"
 	"grebe/model/hstu"
 	"grebe/model/hstu/hstutest"
 	"grebe/model/safetensors"
@@ -104,13 +103,17 @@ func (f *Files) makeEvents(dir string) (string, error) {
 	}
 	m.spec.Items, m.spec.DType, m.spec.Seed = f.Items, compute.BF16, f.Seed
 	m.spec.MaxSeqLen = m.events + m.events/2 + 1000 // for events that are appended
-	m.spec.Change = func(c *hstu.Config) { c.Retrieval, c.TaskMLP = false, 512 }
+	m.spec.Change = func(c *hstu.Config) {
+		c.Retrieval, c.TaskMLP = false, 512
+		for n := range f.Features {
+			c.Content = append(c.Content,
+				hstu.ContentFeature{Name: feature(n), Table: feature(n), Rows: f.Items, Dim: m.spec.Hidden})
+		}
+	}
 	if err := hstutest.Write(folder, m.spec); err != nil {
 		return "", err
 	}
-	err := lines(filepath.Join(dir, "items.ndjson"), f.Items, func(i int) any {
-		return map[string]any{"id": fmt.Sprint("i", i)}
-	})
+	err := lines(filepath.Join(dir, "items.ndjson"), f.Items, f.itemOfEvents)
 	if err == nil {
 		err = writeUsers(filepath.Join(dir, "users.ndjson"), f.Users, newHistory(m.events, f.Items))
 	}
@@ -123,33 +126,63 @@ func (f *Files) makeEvents(dir string) (string, error) {
     device_memory: %[2]s
 `, f.Shape, f.Memory)
 	if f.DeviceRows != "" {
-		if err := writeRows(filepath.Join(dir, rowsFile), folder); err != nil {
+		more, err := f.outside(dir, folder, m.spec.Hidden)
+		if err != nil {
 			return "", err
 		}
-		text = fmt.Appendf(text, `    item_table: items
-    device_rows: %s
-tables:
-  - {name: items, dim: %d, store: file, file: %s}
-`, f.DeviceRows, m.spec.Hidden, rowsFile)
+		text = append(text, more...)
 	}
-	name := filepath.Join(dir, "grebe.yaml")
+	name := filepath.Join(dir, configFile)
 	return name, os.WriteFile(name, append(text, settings(max(16_384, m.spec.MaxSeqLen))...), 0o600)
 }
 
-const rowsFile = "rows.f32"
+func feature(n int) string { return fmt.Sprint("feature", n) }
 
-// writeRows writes the rows of a checkpoint's items to a file that a table can map.
-func writeRows(name, checkpoint string) error {
+// itemOfEvents is item i of the catalog. The row of a feature is another one for each item, so that rows of features
+// are as popular as items are.
+func (f *Files) itemOfEvents(i int) any {
+	item := map[string]any{"id": fmt.Sprint("i", i)}
+	if f.Features > 0 {
+		ids := map[string]any{}
+		for n := range f.Features {
+			ids[feature(n)] = []string{strconv.Itoa((i + (n+1)*f.Items/(f.Features+1)) % f.Items)}
+		}
+		item["attributes"] = ids
+	}
+	return item
+}
+
+// outside writes the rows of a checkpoint's tables to files, and returns the lines of the configuration that have the
+// model read them there.
+func (f *Files) outside(dir, checkpoint string, dim int) ([]byte, error) {
 	weights, err := safetensors.Open(checkpoint)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer weights.Close()
-	items, err := weights.Tensor("_embedding_collection.embeddings.item_id.weight")
-	if err != nil {
-		return err
+	tables := fmt.Appendf(nil, "tables:\n")
+	add := func(name, tensor string) error {
+		rows, err := weights.Tensor("_embedding_collection.embeddings." + tensor + ".weight")
+		if err != nil {
+			return err
+		}
+		tables = fmt.Appendf(tables, "  - {name: %[1]s, dim: %[2]d, format: bf16, store: file, file: %[1]s.bf16}\n", name, dim)
+		return os.WriteFile(filepath.Join(dir, name+".bf16"), rows.Data, 0o600)
 	}
-	return os.WriteFile(name, embed.Bytes(safetensors.Floats(items)), 0o600)
+	model := fmt.Appendf(nil, "    item_table: items\n    device_rows: %s\n", f.DeviceRows)
+	if err := add("items", "item_id"); err != nil {
+		return nil, err
+	}
+	if f.Features > 0 {
+		model = append(model, "    tables:\n"...)
+	}
+	for n := range f.Features {
+		model = fmt.Appendf(model, "      - {name: %[1]s, table: %[1]s, device_rows: %[2]s}\n", feature(n), f.DeviceRows)
+		if err := add(feature(n), feature(n)); err != nil {
+			return nil, err
+		}
+	}
+	return append(model, tables...), nil
 }
 
 func writeUsers(name string, n int, h *history) (err error) {

@@ -39,8 +39,10 @@ type Files struct {
 	// Memory is the device's for KV, as models[].device_memory has it; 20GiB: with the other defaults two thirds of the
 	// tokens of prompts are cached.
 	Memory string
-	// DeviceRows, for a model of events, has the rows of items lie in a file, of which models[].device_rows caches that
-	// much on the device; none: they are on the device.
+	// Features of each item, for a model of events: each has a table with as many rows as there are items; none.
+	Features int
+	// DeviceRows, for a model of events, has the rows of each table lie in a file, of which device_rows caches that much
+	// on the device; none: they are on the device.
 	DeviceRows string
 	Seed       uint64
 }
@@ -75,8 +77,8 @@ func (f *Files) prepare() error {
 	if _, events := eventModels[f.Shape]; events && f.Rank != "" {
 		return fmt.Errorf("serving: %q and %q do not have the same users", f.Shape, f.Rank)
 	}
-	if _, events := eventModels[f.Shape]; !events && f.DeviceRows != "" {
-		return fmt.Errorf("serving: %q has no table of items: rows on the device are of models of events", f.Shape)
+	if _, events := eventModels[f.Shape]; !events && (f.DeviceRows != "" || f.Features > 0) {
+		return fmt.Errorf("serving: %q has no tables: features, and rows on the device, are of models of events", f.Shape)
 	}
 	if f.Rank == f.Shape {
 		return fmt.Errorf("serving: one model %q cannot have both names", f.Rank)

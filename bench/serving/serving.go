@@ -39,6 +39,8 @@ type Options struct {
 	New    int
 	Send   Send
 	Events int // 15,000
+	// Uncached has each ranking computed whole, as for a user who comes for the first time.
+	Uncached bool
 
 	Rates   []float64     // of open loops, per second
 	Clients []int         // of closed loops
@@ -80,6 +82,9 @@ func (o *Options) prepare() error {
 	if o.New > 0 && (o.Candidates == 0 || !slices.Contains([]Send{SendNew, SendAppend, SendWhole}, o.Send)) {
 		return fmt.Errorf("serving: new events are sent %q with %d candidates: want candidates, and new, append or whole",
 			o.Send, o.Candidates)
+	}
+	if o.Uncached && o.Candidates == 0 {
+		return errors.New("serving: only rankings can be asked for without cached KV")
 	}
 	set(&o.Events, 15_000)
 	if o.Candidates > o.Items/2 {
@@ -220,6 +225,9 @@ func (c *client) request(i int, deadline time.Duration) (body []byte, path strin
 
 // rank ends the body of a ranking.
 func (c *client) rank(b []byte, r *rand.Rand) []byte {
+	if c.o.Uncached {
+		b = append(b, `,"prefix":"none"`...)
+	}
 	b = append(b, `,"candidates":[`...)
 	drawn := map[int]bool{}
 	for len(drawn) < c.o.Candidates {

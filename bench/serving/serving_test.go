@@ -222,10 +222,11 @@ func TestMakeEvents(t *testing.T) {
 	}
 }
 
-// With DeviceRows the items' rows lie in a file, which the server's table maps, and the device caches some.
+// With DeviceRows the rows of each table lie in a file, which the server's table maps, and the device caches some.
 func TestMakeRows(t *testing.T) {
 	dir := t.TempDir()
-	name, err := Make(dir, Files{Shape: "hstu-tiny", Items: 50, Users: 3, Events: 12, Memory: "8MiB", DeviceRows: "25%"})
+	name, err := Make(dir, Files{Shape: "hstu-tiny", Items: 50, Users: 3, Events: 12, Memory: "8MiB", Features: 2,
+		DeviceRows: "25%"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,11 +234,16 @@ func TestMakeRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, table := loaded.Config.Models[0], loaded.Config.Tables[0]
-	if m.ItemTable != table.Name || m.DeviceRows.Percent != 25 {
-		t.Errorf("the model's rows are of %q, %v of them on the device", m.ItemTable, m.DeviceRows)
+	m, tables := loaded.Config.Models[0], loaded.Config.Tables
+	if len(tables) != 3 || m.ItemTable != tables[0].Name || m.DeviceRows.Percent != 25 {
+		t.Errorf("%d tables, the model's rows are of %q, %v of them on the device", len(tables), m.ItemTable, m.DeviceRows)
 	}
-	if info, err := os.Stat(table.File); err != nil || info.Size() != 50*4*int64(table.Dim) {
-		t.Errorf("the file of rows: %v, %v", info, err)
+	for i, table := range tables {
+		if i > 0 && (m.Tables[i-1].Table != table.Name || m.Tables[i-1].DeviceRows.Percent != 25) {
+			t.Errorf("feature %d reads %+v, want table %q", i, m.Tables[i-1], table.Name)
+		}
+		if info, err := os.Stat(table.File); err != nil || info.Size() != 50*2*int64(table.Dim) {
+			t.Errorf("the file of rows of %s: %v, %v", table.Name, info, err)
+		}
 	}
 }

@@ -23,6 +23,7 @@ type serveCmd struct {
 	Filter   string        `placeholder:"JSON"`
 	Rank     int           `want:"at least 1 and at most 10000" placeholder:"N"`
 	New      int           `want:"at least 1 and at most 10000" placeholder:"N"`
+	Uncached bool          `help:"Have each ranking computed whole, as for a user who comes for the first time."`
 	Send     string        `default:"new" enum:"new,append,whole"`
 	Users    int           `want:"at least 1" default:"2000" placeholder:"N"`
 	Zipf     float64       `want:"above 0" default:"1.05" placeholder:"S"`
@@ -42,6 +43,7 @@ type serveCmd struct {
 	Codes    int           `want:"at least 1 and at most 65536" default:"512" placeholder:"N"`
 	Events   int           `want:"at least 1 and at most 20000" placeholder:"N"`
 	Memory   string        `default:"20GiB" placeholder:"SIZE"`
+	Features int           `want:"at least 1 and at most 4" placeholder:"N"`
 	Rows     string        `name:"device-rows" placeholder:"SHARE"`
 	JSON     bool          `name:"json" help:"Print JSON."`
 	File     string        `type:"path" want:"a file that can be written" placeholder:"FILE"`
@@ -75,7 +77,9 @@ func (serveCmd) FlagHelp() cli.Texts {
 		"codes":  "Codes per level; items have three levels. Default ${default}.",
 		"events": "Stored events per user of a model of events. Default: 300 with hstu-tiny, else 15000.",
 		"memory": "Device memory for KV in the grebe.yaml that --make writes; default ${default}.",
-		"device-rows": "With --make and a model of events: keep the rows of items in a file. The device caches as " +
+		"features": "With --make and a model of events: features of each item. Each has a table with as many rows as " +
+			"there are items.",
+		"device-rows": "With --make and a model of events: keep the rows of each table in a file. The device caches as " +
 			"many as fit into this share of device_memory.",
 		"file": "Also write the report as JSON to this file.",
 	}
@@ -120,7 +124,7 @@ func (c *serveCmd) Run(w *cli.World) error {
 	if c.Make != "" {
 		name, err := serving.Make(c.Make, serving.Files{
 			Shape: c.Shape, Rank: c.Ranker, Items: c.Items, Codes: c.Codes, Users: c.Users, Events: c.Events,
-			Memory: c.Memory, DeviceRows: c.Rows, Seed: c.Seed})
+			Memory: c.Memory, Features: c.Features, DeviceRows: c.Rows, Seed: c.Seed})
 		if err == nil {
 			fmt.Fprintf(w.Stdout, "grebe serve -c %s\n", name)
 		}
@@ -138,7 +142,7 @@ func (c *serveCmd) Run(w *cli.World) error {
 	}
 	o := serving.Options{
 		URL: c.URL, Model: c.Model, Users: c.Users, Zipf: c.Zipf, Width: c.Width, Filter: c.Filter, Candidates: c.Rank,
-		New: c.New, Send: serving.Send(c.Send), Events: c.Events, Items: items,
+		New: c.New, Send: serving.Send(c.Send), Events: c.Events, Items: items, Uncached: c.Uncached,
 		Rates: c.Rates, Clients: c.Clients,
 		Length: c.Length, Warmup: c.Warmup, SLO: c.SLO, Deadline: c.Deadline, Seed: c.Seed,
 	}
