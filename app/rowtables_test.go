@@ -67,7 +67,7 @@ func TestRowsThatAJobNeeds(t *testing.T) {
 		want = append(want, maphash.Comparable(c.seed, i%5))
 	}
 	j := &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{
-		{Tokens: m.Identity(content), Content: content}, {Tokens: []int32{1 << 30}},
+		{Tokens: m.Identify(nil, content).Tokens(), Content: content}, {Tokens: []int32{1 << 30}},
 	}}}
 	if got := c.needs(nil, j); !slices.Equal(got, want) {
 		t.Errorf("%d keys %x, want %x", len(got), got, want)

@@ -3,6 +3,8 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -131,6 +133,55 @@ func TestPutAndDelete(t *testing.T) {
 	}
 	if _, ok := c.User("a"); ok {
 		t.Error("a deleted user is still there")
+	}
+}
+
+// FirstValues has of each item what Item has, whatever else the item has.
+func TestFirstValues(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	c := New(Options{})
+	if c.FirstValues("none", 0, nil) {
+		t.Error("an item that there is not")
+	}
+	for n := range 500 {
+		m := &grebev1.Item{Id: fmt.Sprint("i", n), Attributes: map[string]*grebev1.Values{}}
+		if text := strings.Repeat("x", r.IntN(200)); r.IntN(2) == 0 {
+			m.Text = &text
+		}
+		if r.IntN(2) == 0 {
+			m.Tokens = make([]int32, r.IntN(5))
+			for i := range m.Tokens {
+				m.Tokens[i] = int32(r.Uint32() >> 1)
+			}
+		}
+		if id := r.Int32(); r.IntN(2) == 0 {
+			m.Identifier = &id
+		}
+		if r.IntN(2) == 0 {
+			m.Codes = []int32{r.Int32N(1000), r.Int32N(10)}
+		}
+		want := map[string]string{}
+		for a := range r.IntN(6) {
+			name, values := fmt.Sprint("name", a), &grebev1.Values{}
+			for v := range r.IntN(4) {
+				values.Values = append(values.Values, strings.Repeat("v", r.IntN(200))+fmt.Sprint(v))
+			}
+			if m.Attributes[name] = values; len(values.Values) > 0 {
+				want[name] = values.Values[0]
+			}
+		}
+		if _, err := c.PutItem(m); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		_, version, _ := c.Lookup(m.Id)
+		if c.FirstValues(m.Id, version, nil) {
+			t.Errorf("version %d is above itself", version)
+		}
+		if !c.FirstValues(m.Id, version-1, func(name, first string) { got[name] = strings.Clone(first) }) ||
+			!maps.Equal(got, want) {
+			t.Fatalf("%v has first values %v, want %v", m, got, want)
+		}
 	}
 }
 

@@ -368,6 +368,45 @@ func (s *scratch) decode(p *player) error {
 	return nil
 }
 
+// firstValues calls f with each attribute of an item's record that has a value, and its first value. Both share the
+// record's memory. The record is well formed.
+func (r record) firstValues(f func(name, first string)) {
+	n, k := binary.Uvarint(r)
+	strings := r[k : k+int(n)]
+	p := player{strings: unsafe.String(unsafe.SliceData(strings), len(strings)), numbers: r[k+int(n):]}
+	p.str() // id
+	p.str() // text
+	flags := p.count(math.MaxInt32)
+	if flags&hasTokens != 0 {
+		p.skip(p.count(len(p.numbers)))
+	}
+	if flags&hasIdentifier != 0 {
+		p.skip(1)
+	}
+	if flags&hasCodes != 0 {
+		p.skip(p.count(len(p.numbers)))
+	}
+	for range p.count(len(p.strings)) {
+		name := p.str()
+		for i := range p.count(len(p.strings)) {
+			if value := p.str(); i == 0 {
+				f(name, value)
+			}
+		}
+	}
+}
+
+// skip passes n numbers.
+func (p *player) skip(n int) {
+	at := 0
+	for ; n > 0 && at < len(p.numbers); at++ {
+		if p.numbers[at] < 0x80 {
+			n--
+		}
+	}
+	p.numbers = p.numbers[at:]
+}
+
 // newUser returns an entry without a version.
 func newUser(r record) (*userEntry, error) {
 	p := play(r)

@@ -356,7 +356,8 @@ func TestViewOfAnActivatedVersion(t *testing.T) {
 	s := newShelf(t)
 	text := func(id, text string, codes ...int32) {
 		t.Helper()
-		must(s.catalog.PutItem(&grebev1.Item{Id: id, Text: &text, Codes: codes}))
+		must(s.catalog.PutItem(&grebev1.Item{Id: id, Text: &text, Codes: codes,
+			Attributes: map[string]*grebev1.Values{"text": {Values: []string{text, "another"}}}}))
 	}
 	for i := range 200 { // more than a word has bits
 		text(fmt.Sprint("more", i), fmt.Sprint("text ", i), int32(i%20), int32(i/20))
@@ -378,6 +379,11 @@ func TestViewOfAnActivatedVersion(t *testing.T) {
 			it, ok := v.Item(s.catalog, id)
 			if ok != (text != "") || ok && it.Text != text {
 				t.Errorf("%s: item %s is %+v, %v; want %q", what, id, it, ok, text)
+			}
+			first := ""
+			v.FirstValues(s.catalog, id, func(_, value string) { first = strings.Clone(value) })
+			if first != text {
+				t.Errorf("%s: item %s has the attribute %q, want %q", what, id, first, text)
 			}
 		}
 	}

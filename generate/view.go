@@ -52,6 +52,27 @@ func (v *View) Item(c *catalog.Catalog, id string) (*prompt.Item, bool) {
 	return it, true
 }
 
+// FirstValues calls f with the attributes of an item, as Item has them, that have a value, and the first value of each.
+// f MUST NOT keep what it gets.
+func (v *View) FirstValues(c *catalog.Catalog, id string, f func(name, first string)) {
+	at := uint64(0)
+	if v != nil {
+		at = v.at
+	}
+	if c.FirstValues(id, at, f) || v == nil {
+		return
+	}
+	it, ok := v.Item(c, id)
+	if !ok {
+		return
+	}
+	for name, values := range it.Attributes {
+		if len(values) > 0 {
+			f(name, values[0])
+		}
+	}
+}
+
 func hasCodes(it *prompt.Item) bool { return it != nil && len(it.Codes) > 0 }
 
 // View returns the view of all models if they use the same activated version; nil: as the catalog has them.

@@ -66,6 +66,7 @@ func (s *Service) changed(c catalog.Change) {
 		if c.NewItem == nil {
 			s.hotItems.forget(c.ID)
 		}
+		s.items.add(c.ID)
 		s.drops.addItem(c)
 	case c.NewUser == nil:
 		s.present.deleted(c.ID)

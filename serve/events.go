@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"time"
+	"weak"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog/filter"
@@ -97,13 +98,13 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 	s.metrics.unknown.Add(float64(all.unknown))
 	h := &history{at: hstu.Moment{Query: s.now().Unix(), Events: all.times}, tokens: all.tokens, events: len(all.tokens),
 		note: leftOut(all.unknown)}
-	content := all.content
+	content, identity := all.content, all.identity
 	if over := h.events - m.MaxEvents(); over > 0 {
 		step := max(1, m.MaxEvents()/8)
 		cut := min((over+step-1)/step*step, h.events)
 		h.tokens, h.events = h.tokens[cut:], h.events-cut
 		h.at.Events = h.at.Events[min(cut, len(h.at.Events)):]
-		content = content[min(cut*m.Width(), len(content)):]
+		content, identity = content[min(cut*m.Width(), len(content)):], nil
 		h.leave(fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents()))
 	}
 	if len(m.Config().Features) > 0 {
@@ -113,10 +114,15 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 		}
 		h.tokens = append(rows, h.tokens...)
 	}
-	if m.Featured() {
-		h.content = append(m.AppendContext(nil, h.tokens[:len(h.tokens)-h.events]), content...)
-		h.tokens = m.Identity(h.content)
+	if !m.Featured() {
+		return h, nil
 	}
+	h.content = content
+	if before := h.tokens[:len(h.tokens)-h.events]; len(before) > 0 || identity == nil {
+		h.content = append(m.AppendContext(nil, before), content...)
+		identity = m.Identify(nil, h.content)
+	}
+	h.tokens = identity.Tokens()
 	return h, nil
 }
 
@@ -128,36 +134,78 @@ func (e *events) sequence(s *Service, c *call, u *grebev1.User) *sequence {
 	}
 	all := &sequence{tokens: make([]int32, 0, len(stored.tokens)+len(u.NewEvents)), unknown: stored.unknown}
 	all.tokens, all.times = append(all.tokens, stored.tokens...), slices.Clone(stored.times)
-	all.content = slices.Clone(stored.content)
+	all.content = append(make([]int32, 0, len(stored.content)+len(u.NewEvents)*e.model.Width()), stored.content...)
 	e.read(s, all, u.NewEvents)
+	e.identify(all, stored)
 	return all
+}
+
+// identify finds the identity of a sequence with features that begins with another one, which may be nil.
+func (e *events) identify(all, begin *sequence) {
+	switch {
+	case !e.model.Featured():
+	case begin == nil:
+		all.identity = e.model.Identify(nil, all.content)
+	default:
+		all.identity = e.model.Identify(begin.identity, all.content[len(begin.content):])
+	}
 }
 
 // stored reads a user's events but the new ones.
 func (e *events) stored(s *Service, c *call, u *grebev1.User) *sequence {
-	// Rows by identifier, and features, change with the catalog's items; times are used where all rows are computed again
-	// anyway.
-	if c.stored == nil || !e.model.Named() || e.model.Featured() || e.model.Config().Recomputes() != "" {
+	// Rows by identifier change with the catalog's items; times are used where all rows are computed again anyway.
+	if c.stored == nil || !e.model.Named() || e.model.Config().Recomputes() != "" {
 		all := &sequence{}
 		e.read(s, all, listed(u))
+		e.identify(all, nil)
 		return all
 	}
+	now := asOf{s.items.now(), weak.Make(s.view(nil))}
 	known, rest, ok := e.known.get(c.stored)
+	if ok && e.model.Featured() && known.asOf != now {
+		now, ok = e.unchanged(s, known, now)
+		if ok && len(rest) == 0 {
+			e.known.renew(c.stored, known, now)
+		}
+	}
 	if ok && len(rest) == 0 {
 		return known
 	}
-	all := &sequence{}
+	all := &sequence{asOf: now}
 	if ok {
-		all.tokens, all.unknown = slices.Clone(known.tokens), known.unknown
+		all.tokens, all.content, all.unknown = slices.Clone(known.tokens), slices.Clone(known.content), known.unknown
 	} else {
-		rest = listed(c.stored)
+		known, rest = nil, listed(c.stored)
 	}
 	e.read(s, all, rest)
+	e.identify(all, known)
 	e.known.put(c.stored, all)
 	if now, ok := s.catalog.User(u.Id); !ok || now != c.stored { // it may have been deleted before put
 		e.known.forget(u.Id)
 	}
 	return all
+}
+
+// unchanged reports whether the features of a sequence are those of now, and returns the moment for which that is known.
+func (e *events) unchanged(s *Service, known *sequence, now asOf) (asOf, bool) {
+	if known.asOf.view != now.view {
+		return now, false
+	}
+	last, ids, ok := s.items.since(known.asOf.change)
+	now.change = last
+	if !ok {
+		return now, false
+	}
+	rows := map[int32]bool{}
+	for _, id := range ids {
+		if row, ok := e.model.Row(id); ok {
+			rows[row] = true
+		}
+	}
+	if len(rows) == 0 {
+		return now, true
+	}
+	return now, !slices.ContainsFunc(known.tokens, func(token int32) bool { return rows[e.model.Item(token)] })
 }
 
 // listed returns a user's events, or those of the items of the history.
@@ -175,6 +223,8 @@ func listed(u *grebev1.User) []*grebev1.Event {
 func (e *events) read(s *Service, to *sequence, list []*grebev1.Event) {
 	to.tokens = slices.Grow(to.tokens, len(list))
 	timed := e.model.Config().Times != hstu.None
+	of := e.featured(s)
+	feature := of.row
 	for _, ev := range list {
 		row, ok := s.row(e.model, ev.GetItem(), nil)
 		if !ok {
@@ -184,8 +234,8 @@ func (e *events) read(s *Service, to *sequence, list []*grebev1.Event) {
 		token := e.model.Event(row, ev.GetAction())
 		to.tokens = append(to.tokens, token)
 		if e.model.Featured() {
-			of := featured{s: s, id: ev.GetItem(), numbers: ev.GetFeatures()}
-			to.content = e.model.AppendEvent(to.content, token, of.row)
+			of.begin(ev.GetItem(), ev.GetFeatures(), nil)
+			to.content = e.model.AppendEvent(to.content, token, feature)
 		}
 		if timed {
 			to.times = append(to.times, ev.GetTime())
@@ -209,14 +259,29 @@ func contextOf(cfg *hstu.Config, events []*grebev1.Event) map[string][]int32 {
 	return out
 }
 
-// featured finds the content features of an event or a candidate: its own, or those of its item in the catalog.
+// featured finds the content features of events and candidates, one after the other: its own, or those of its item in
+// the catalog.
 type featured struct {
-	s       *Service
-	id      string
-	numbers map[string]float64         // of an event
-	own     map[string]*grebev1.Values // of a candidate
-	item    *prompt.Item               // of the catalog, once it was looked up
-	looked  bool
+	features []hstu.ContentFeature
+	s        *Service
+	view     *generate.View
+	id       string
+	numbers  map[string]float64         // of an event
+	own      map[string]*grebev1.Values // of a candidate
+	rows     []int32                    // those of the catalog's item, once it was looked up
+	looked   bool
+	found    func(name, first string) // x.attribute
+}
+
+func (e *events) featured(s *Service) *featured {
+	x := &featured{features: e.model.Config().Content, s: s, view: s.view(nil)}
+	x.rows, x.found = make([]int32, len(x.features)), x.attribute
+	return x
+}
+
+// begin goes on to another event or candidate.
+func (x *featured) begin(id string, numbers map[string]float64, own map[string]*grebev1.Values) {
+	x.id, x.numbers, x.own, x.looked = id, numbers, own, false
 }
 
 // row returns the row of a feature, −1 for none.
@@ -228,15 +293,27 @@ func (x *featured) row(f *hstu.ContentFeature) int32 {
 		return rowOfFirst(v.GetValues(), f.Rows)
 	}
 	if !x.looked {
-		x.item, x.looked = nil, true
-		if it, ok := x.s.item(nil, x.id); ok {
-			x.item = it
+		x.looked = true
+		for i := range x.rows {
+			x.rows[i] = -1
+		}
+		x.view.FirstValues(x.s.catalog, x.id, x.found)
+	}
+	for i := range x.features {
+		if f == &x.features[i] {
+			return x.rows[i]
 		}
 	}
-	if x.item == nil {
-		return -1
+	return -1
+}
+
+// attribute is an attribute of the catalog's item.
+func (x *featured) attribute(name, first string) {
+	for i := range x.features {
+		if f := &x.features[i]; f.Name == name {
+			x.rows[i] = hstu.RowOfText(first, f.Rows)
+		}
 	}
-	return rowOfFirst(x.item.Attributes[f.Name], f.Rows)
 }
 
 // rowOfFirst returns the row of an attribute's first value, −1 if it has none.
@@ -298,6 +375,7 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 	items, rows := make([]*prompt.Item, len(candidates)), make([]int32, len(candidates))
 	w.items = make([][]int32, len(candidates))
 	var content, features []int32
+	of := e.featured(s)
 	for i, c := range candidates {
 		row, ok := s.row(m, c.GetId(), c.Identifier)
 		if !ok {
@@ -306,7 +384,7 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 		}
 		items[i], rows[i], w.items[i] = &prompt.Item{ID: c.GetId()}, row, []int32{m.Candidate(row)}
 		if m.Featured() {
-			of := featured{s: s, id: c.GetId(), own: c.GetAttributes()}
+			of.begin(c.GetId(), nil, c.GetAttributes())
 			content = m.AppendCandidate(content, w.items[i][0], of.row)
 			features = append(features, content[len(content)-m.Width()+1:]...)
 		}

@@ -4,8 +4,11 @@ import (
 	"container/list"
 	"slices"
 	"sync"
+	"weak"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/generate"
+	"grebe/model/hstu"
 )
 
 // sequences has what the events of stored users are for a model, so that a request looks up the items of its new
@@ -14,6 +17,9 @@ import (
 // The catalog's users and events never change: a changed user is another message, of which the first events are those
 // of the one before if events were appended. So a sequence serves as far as a user has the events that it was made of.
 // Deleted users are forgotten by their id.
+//
+// Features of events come from the catalog's items, too. A sequence with features says by asOf when these were read. It
+// serves while none of its items has changed since, and no other version of the catalog was activated.
 type sequences struct {
 	most int // events
 
@@ -31,20 +37,28 @@ type remembered struct {
 
 // sequence is what a model reads of events.
 type sequence struct {
-	tokens  []int32 // of events whose items the model knows
-	content []int32 // of these, where the model has content features; never remembered
-	times   []int64 // of these; nil if the model does not use them
-	unknown int     // other events
+	tokens   []int32        // of events whose items the model knows
+	content  []int32        // of these, where the model has content features
+	identity *hstu.Identity // of content; nil: it is not known
+	asOf     asOf           // of content
+	times    []int64        // of these; nil if the model does not use them
+	unknown  int            // other events
 }
 
-// mostSequenced is the most events that sequences has, of 4 bytes each. A user counts as perUser of them besides: what
-// is kept of a user with few events is far more than these.
+// asOf is a moment of the catalog's items.
+type asOf struct {
+	change uint64                      // of itemChanges
+	view   weak.Pointer[generate.View] // the view that was in use: it is not kept in memory
+}
+
+// mostSequenced is the most that sequences has, in units of 4 bytes: an event without features is one. A user counts as
+// perUser of them besides: what is kept of a user with few events is far more than these.
 const (
 	mostSequenced = 32 << 20
 	perUser       = 48
 )
 
-func (s *sequence) size() int { return perUser + len(s.tokens) }
+func (s *sequence) size() int { return perUser + len(s.tokens) + len(s.content) + s.identity.Len() }
 
 // get returns a sequence of a stored user, which MUST NOT be changed, and the user's events behind those that it is of.
 func (q *sequences) get(u *grebev1.User) (s *sequence, rest []*grebev1.Event, ok bool) {
@@ -80,9 +94,21 @@ func (q *sequences) put(u *grebev1.User, s *sequence) {
 	}
 	own := *s
 	own.tokens = slices.Clone(s.tokens) // which may have room for all events whose items are not known
+	own.content = slices.Clone(s.content)
 	q.byUser[u.Id] = q.used.PushFront(&remembered{u, own})
 	for q.events += s.size(); q.events > q.most; {
 		q.remove(q.used.Back())
+	}
+}
+
+// renew says of a remembered sequence of a stored user that it is right at a later moment.
+func (q *sequences) renew(u *grebev1.User, s *sequence, at asOf) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e := q.byUser[u.Id]; e != nil && &e.Value.(*remembered).sequence == s {
+		later := *e.Value.(*remembered)
+		later.asOf = at
+		e.Value = &later
 	}
 }
 

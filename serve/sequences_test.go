@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -64,11 +65,79 @@ func TestStoredEventsAreReadOnce(t *testing.T) {
 	}
 }
 
+// Whatever happens to items and users, features of stored events are those that a request with the same events in its
+// body reads from the catalog. They are read again only if an item of theirs changed.
+func TestFeaturesOfStoredEvents(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, featuredSpec(false)))
+	w := newEventWorld(t, dir, "f32", 3000)
+	e := w.plain.models["m"].serving().reads().(*events)
+	for i := range 60 {
+		w.put(t, fmt.Sprint("i", i), fmt.Sprint("c", i%9))
+	}
+	users := []string{"u", "v"}
+	append := func(id string, n int) {
+		must(t, w.catalog.Apply([]catalog.Op{{AppendEvents: &grebev1.AppendEventsRequest{Id: id, Events: w.events(n)}}})[0].Err)
+	}
+	for _, id := range users {
+		append(id, 40)
+	}
+	kept, again := 0, 0
+	for step := range 300 {
+		id := users[w.rand.IntN(2)]
+		before, _ := w.catalog.User(id)
+		was, _, _ := e.known.get(before)
+		switch w.rand.IntN(6) {
+		case 0:
+			append(id, 1+w.rand.IntN(3))
+		case 1, 2:
+			w.put(t, fmt.Sprint("i", w.rand.IntN(60)), fmt.Sprint("d", step))
+		case 3:
+			_, err := w.catalog.DeleteItem(fmt.Sprint("i", w.rand.IntN(60)))
+			must(t, err)
+		case 4:
+			w.put(t, "nobody's", fmt.Sprint("d", step))
+		default:
+			if step%10 == 0 {
+				for i := range rememberedChanges + 1 {
+					w.put(t, fmt.Sprint("other", i), fmt.Sprint("d", step))
+				}
+			}
+		}
+		stored, _ := w.catalog.User(id)
+		fresh := &grebev1.User{Events: w.events(w.rand.IntN(3))}
+		got := e.sequence(w.plain, &call{stored: stored},
+			&grebev1.User{Id: id, Events: stored.Events, NewEvents: fresh.Events})
+		want := e.sequence(w.plain, &call{}, &grebev1.User{Events: slices.Concat(stored.Events, fresh.Events)})
+		if !slices.Equal(got.content, want.content) || !slices.Equal(got.identity.Tokens(), want.identity.Tokens()) {
+			t.Fatalf("step %d: %s has content\n%v\nand tokens %v, want\n%v\nand %v", step, id, got.content,
+				got.identity.Tokens(), want.content, want.identity.Tokens())
+		}
+		if now, _, ok := e.known.get(stored); !ok {
+			t.Fatalf("step %d: %s is not remembered", step, id)
+		} else if was != nil && &now.content[0] == &was.content[0] {
+			kept++
+		} else {
+			again++
+		}
+	}
+	if kept < 60 || again < 60 {
+		t.Errorf("features were kept %d times and read again %d times", kept, again)
+	}
+}
+
 // What it takes to read a request's events does not grow with the stored ones.
 func TestReadingNewEventsAllocatesTheSame(t *testing.T) {
+	for _, spec := range []hstutest.Spec{{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 300, Seed: 1},
+		featuredSpec(false)} {
+		spec.MaxSeqLen = 20_000
+		t.Run(fmt.Sprint(spec.Items), func(t *testing.T) { readingNewEvents(t, spec) })
+	}
+}
+
+func readingNewEvents(t *testing.T, spec hstutest.Spec) {
 	dir := t.TempDir()
-	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 300,
-		MaxSeqLen: 20_000, Seed: 1}))
+	must(t, hstutest.Write(dir, spec))
 	w := newEventWorld(t, dir, "f32", 10)
 	e := w.plain.models["m"].serving().reads().(*events)
 	allocs := func(n int) float64 {

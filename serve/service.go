@@ -148,6 +148,7 @@ type Service struct {
 	popular            popular
 	ahead              *ahead.Indexer
 	present            present
+	items              itemChanges
 	drops              drops
 	now                func() time.Time
 

@@ -2,10 +2,12 @@ package hstu_test
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"grebe/compute"
@@ -93,7 +95,7 @@ func draw(m *hstu.Model, r *rand.Rand, events, candidates int) visit {
 // layout is the plan of a visit, user-first, and the segments of its candidates.
 func (v *visit) layout(t *testing.T, m *hstu.Model) (p *plan.Plan, answers []int) {
 	t.Helper()
-	tokens := m.Identity(v.history)
+	tokens := m.Identify(nil, v.history).Tokens()
 	p = &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}}
 	for _, item := range v.items {
 		answers = append(answers, len(p.Segments))
@@ -553,7 +555,7 @@ func TestIdentity(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	v := draw(m, r, 30, 0)
 	width, least := 5, m.LeastReused()
-	all := m.Identity(v.history)
+	all := m.Identify(nil, v.history).Tokens()
 	seen := map[int32]bool{}
 	for _, token := range all {
 		if token < 0 || seen[token] {
@@ -562,7 +564,7 @@ func TestIdentity(t *testing.T) {
 		seen[token] = true
 	}
 	for n := range 30 {
-		got := m.Identity(v.history[:n*width])
+		got := m.Identify(nil, v.history[:n*width]).Tokens()
 		if len(got) != n || !slices.Equal(got[:max(0, n-least+1)], all[:max(0, n-least+1)]) {
 			t.Errorf("the first %d rows have tokens %v, of all %v", n, got, all)
 		}
@@ -575,7 +577,7 @@ func TestIdentity(t *testing.T) {
 	for at := range v.history {
 		other := slices.Clone(v.history)
 		other[at]++
-		got, k := m.Identity(other), at/width
+		got, k := m.Identify(nil, other).Tokens(), at/width
 		for i := range got {
 			if (got[i] == all[i]) != (i < k-least+1) {
 				t.Fatalf("number %d of row %d has changed: token %d is %d, and was %d", at%width, k, i, got[i], all[i])
@@ -586,6 +588,7 @@ func TestIdentity(t *testing.T) {
 
 // An id is its row modulo the table's rows; texts are hashed.
 func TestRowOf(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
 	for _, c := range []struct {
 		text string
 		rows int
@@ -594,6 +597,21 @@ func TestRowOf(t *testing.T) {
 		got := hstu.RowOfText(c.text, c.rows)
 		if c.want != 0 && got != c.want || got < 0 || int(got) >= c.rows {
 			t.Errorf("%q of %d rows is row %d, want %d", c.text, c.rows, got, c.want)
+		}
+	}
+	for range 10_000 { // as strconv and fnv have it
+		text := make([]byte, r.IntN(22))
+		for i := range text {
+			text[i] = "0123456789+-_ a\xff"[r.IntN(10+r.IntN(7))]
+		}
+		h := fnv.New64a()
+		h.Write(text)
+		want := h.Sum64()
+		if n, err := strconv.ParseUint(string(text), 10, 64); err == nil {
+			want = n
+		}
+		if got := hstu.RowOfText(string(text), 1<<30); got != hstu.RowOf(want, 1<<30) {
+			t.Fatalf("%q is row %d, want %d", text, got, hstu.RowOf(want, 1<<30))
 		}
 	}
 	if a, b := hstu.RowOfText("toys", 1<<30), hstu.RowOfText("games", 1<<30); a == b {

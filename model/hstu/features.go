@@ -4,9 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"math"
-	"strconv"
+	"math/bits"
 
 	"grebe/compute"
 	"grebe/plan"
@@ -91,13 +90,25 @@ func RowOf(id uint64, rows int) int32 { return int32(id % uint64(rows)) }
 // RowOfText returns the row for an id that is a text: the number that it is in decimals, or else the 64 bits of its
 // FNV-1a hash.
 func RowOfText(id string, rows int) int32 {
-	if n, err := strconv.ParseUint(id, 10, 64); err == nil {
-		return RowOf(n, rows)
+	number, hash, isNumber := uint64(0), uint64(offset64), id != ""
+	for i := range len(id) {
+		c := uint64(id[i])
+		hash = (hash ^ c) * prime64
+		high, low := bits.Mul64(number, 10)
+		sum, carry := bits.Add64(low, c-'0', 0)
+		number, isNumber = sum, isNumber && c >= '0' && c <= '9' && high == 0 && carry == 0
 	}
-	h := fnv.New64a()
-	h.Write([]byte(id))
-	return RowOf(h.Sum64(), rows)
+	if isNumber {
+		return RowOf(number, rows)
+	}
+	return RowOf(hash, rows)
 }
+
+// Constants of FNV-1a with 64 bits. Packages fnv and strconv allocate for each text, and a history has thousands.
+const (
+	offset64 = 14695981039346656037
+	prime64  = 1099511628211
+)
 
 // RowOfNumber returns the row for an id that is a number of JSON; −1 for one that is negative, not whole, or so large
 // that it has neighbours.
@@ -125,33 +136,57 @@ func (v *Vocabulary) LeastReused() int {
 
 const leastReused = 4
 
-// Identity returns tokens for the rows of a history with features: hashes of 31 bits, by which KV is found. content has
-// Describe's numbers of each row.
+// Identity has tokens for the rows of a history with features: hashes of 31 bits, by which KV is found.
 //
 // Token i comes from a SHA-256 digest of rows 0 … i+3, or of all rows where there are fewer, each of the last four from
 // other bits of it. So where histories differ in row k, the tokens from k−3 on differ, each but for a chance of 2⁻³¹.
 // KV of four or more rows is taken for another's only if at least four of these fail, which is as unlikely as a
 // collision of 124 bits.
-func (v *Vocabulary) Identity(content []int32) []int32 {
+//
+// An Identity never changes. nil is that of no rows.
+type Identity struct {
+	tokens []int32
+	digest [sha256.Size]byte // of all rows
+}
+
+// Len returns the number of rows.
+func (x *Identity) Len() int { return len(x.Tokens()) }
+
+// Tokens returns the tokens, which MUST NOT be changed.
+func (x *Identity) Tokens() []int32 {
+	if x == nil {
+		return nil
+	}
+	return x.tokens
+}
+
+// Identify returns the identity of the rows of x and those behind them. content has Describe's numbers of the latter.
+func (v *Vocabulary) Identify(x *Identity, content []int32) *Identity {
 	width := v.Width()
-	n := len(content) / width
-	out := make([]int32, n)
-	var digest [sha256.Size]byte
+	had := x.Len()
+	n := had + len(content)/width
+	out := &Identity{tokens: make([]int32, n)}
+	if x != nil {
+		copy(out.tokens, x.tokens)
+		out.digest = x.digest
+	}
+	digest := out.digest
 	buf := make([]byte, 0, sha256.Size+4*width)
 	word := func(i int) int32 { return int32(binary.LittleEndian.Uint32(digest[4*i:]) & math.MaxInt32) }
-	for i := range n {
+	for i := had; i < n; i++ {
 		buf = append(buf[:0], digest[:]...)
-		for _, x := range content[i*width : (i+1)*width] {
+		for _, x := range content[(i-had)*width : (i-had+1)*width] {
 			buf = appendNumber(buf, x)
 		}
 		digest = sha256.Sum256(buf)
 		if at := i - (leastReused - 1); at >= 0 {
-			out[at] = word(leastReused - 1)
+			out.tokens[at] = word(leastReused - 1)
 		}
 	}
 	for i := range min(n, leastReused-1) {
-		out[n-1-i] = word(i)
+		out.tokens[n-1-i] = word(i)
 	}
+	out.digest = digest
 	return out
 }
 

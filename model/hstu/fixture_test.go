@@ -83,7 +83,7 @@ func (c *fixtureCase) layout(t testing.TB, m *Model) (p *plan.Plan, user int, an
 	}
 	content, candidates := c.content(m, history)
 	if m.Featured() {
-		history = m.Identity(content)
+		history = m.Identify(nil, content).Tokens()
 	}
 	p = &plan.Plan{}
 	add := func(start int, sees []int32, tokens ...int32) int {
