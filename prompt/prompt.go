@@ -248,37 +248,64 @@ func (b *Builder) segment(t template, u *User) ([]int32, error) {
 		case "text":
 			w.text(u.Text)
 		case "history":
-			for i, it := range u.History {
-				if i > 0 {
-					w.text(b.separator)
+			n := 0
+			for _, it := range u.History {
+				if b.listed(&w, it, n > 0) {
+					n++
 				}
-				b.listed(&w, it)
 			}
 		}
 	}
 	return w.done()
 }
 
-// listed writes one item of a history.
-func (b *Builder) listed(w *writer, it *Item) {
-	if w.err != nil {
-		return
+// listed writes one item of a history, behind a separator if others are before it. It returns false if it has nothing
+// to write: see Unlisted.
+func (b *Builder) listed(w *writer, it *Item, behind bool) bool {
+	ids, ok := b.shown(it)
+	if w.err != nil || !ok {
+		return false
 	}
+	if behind {
+		w.text(b.separator)
+	}
+	if b.history == historyText {
+		b.writeItem(w, b.past, it)
+	} else {
+		w.tokens(ids)
+	}
+	return true
+}
+
+// shown returns the tokens by which {history} shows an item, if not by its text. It is false if there are none.
+func (b *Builder) shown(it *Item) ([]int32, bool) {
 	switch b.history {
 	case historyCodes:
 		ids, err := b.CodeTokens(it.Codes)
-		if err != nil {
-			w.fail(fmt.Errorf("history: item %q: %w", it.ID, err))
-		}
-		w.tokens(ids)
+		return ids, err == nil
 	case historyIdentifier:
-		if it.Identifier < 0 || int(it.Identifier) >= b.vocab {
-			w.fail(fmt.Errorf("history: item %q has no identifier in the vocabulary", it.ID))
-		}
-		w.tokens([]int32{it.Identifier})
-	default:
-		b.writeItem(w, b.past, it)
+		return []int32{it.Identifier}, it.Identifier >= 0 && int(it.Identifier) < b.vocab
 	}
+	return nil, true
+}
+
+// Unlisted returns how many items of a user's history UserTokens leaves out, and what they lack: {history} shows codes
+// or identifiers, and new items of a catalog often have none yet.
+func (b *Builder) Unlisted(u *User) (n int, lack string) {
+	switch {
+	case u.Tokens != nil || !b.ShowsHistory() || b.history == historyText:
+		return 0, ""
+	case b.history == historyCodes:
+		lack = "codes of this model"
+	default:
+		lack = "identifiers of this model"
+	}
+	for _, it := range u.History {
+		if _, ok := b.shown(it); !ok {
+			n++
+		}
+	}
+	return n, lack
 }
 
 // ItemTokens returns the tokens of a candidate.

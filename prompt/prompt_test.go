@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -224,17 +225,40 @@ func TestErrorsNameTheField(t *testing.T) {
 		!strings.Contains(err.Error(), "tokenizer.json") {
 		t.Errorf("a text without a tokenizer: got %v", err)
 	}
-	b := build(t, Config{User: "{history}", History: "codes", Codes: Codes{Pattern: []string{"<a_%d>"}}})
-	for want, it := range map[string]*Item{
-		`item "i": codes[0]: the vocabulary has no token "<a_10>"`: {ID: "i", Codes: []int32{10}},
-		`item "i": 2 codes, but the model has 1 levels`:            {ID: "i", Codes: []int32{1, 2}},
-	} {
-		if _, err := b.UserTokens(&User{History: []*Item{it}}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want an error with %q", err, want)
-		}
-	}
+	b := build(t, Config{})
 	if _, err := b.ItemTokens(&Item{Tokens: []int32{-3}}); err == nil || !strings.Contains(err.Error(), "tokens[0]: -3") {
 		t.Errorf("a negative token: got %v", err)
+	}
+}
+
+// Items that {history} cannot show are left out, with their separators, and counted.
+func TestHistoryOfItemsWithoutCodes(t *testing.T) {
+	item := func(identifier int32, codes ...int32) *Item {
+		return &Item{ID: "i", Text: "t", Identifier: identifier, Codes: codes}
+	}
+	history := []*Item{item(-1), item(7, 3), item(400, 1, 2), item(-1, 10), item(8, 4), item(-1)}
+	by := Codes{FirstToken: []int32{100}, Size: []int32{10}}
+	for _, c := range []struct {
+		history string
+		tokens  []int32
+		n       int
+		lack    string
+	}{
+		{"codes", []int32{103, ',', 104}, 4, "codes of this model"},
+		{"identifier", []int32{7, ',', 8}, 4, "identifiers of this model"},
+		{"text", []int32{'t', ',', 't', ',', 't', ',', 't', ',', 't', ',', 't'}, 0, ""},
+	} {
+		b := build(t, Config{User: "{history}", History: c.history, Separator: ",", Codes: by})
+		got, err := b.UserTokens(&User{History: history})
+		if err != nil || !slices.Equal(got, c.tokens) {
+			t.Errorf("%s: tokens %v, %v; want %v", c.history, got, err, c.tokens)
+		}
+		if n, lack := b.Unlisted(&User{History: history}); n != c.n || lack != c.lack {
+			t.Errorf("%s: %d items lack %q, want %d lack %q", c.history, n, lack, c.n, c.lack)
+		}
+		if n, _ := b.Unlisted(&User{History: history, Tokens: []int32{1}}); n != 0 {
+			t.Errorf("%s: %d items of a user with tokens are left out", c.history, n)
+		}
 	}
 }
 

@@ -268,8 +268,9 @@ func checkNew(u *grebev1.User, events []*grebev1.Event) error {
 // userTokens returns the tokens of a request's user.
 func (s *Service) userTokens(c *call, m *grebev1.User) ([]int32, error) {
 	u, unknown := s.resolve(c, m)
-	s.metrics.unknown.Add(float64(unknown))
-	c.note = leftOut(unknown)
+	bare, lack := c.model.Prompt.Unlisted(u)
+	s.metrics.unknown.Add(float64(unknown + bare))
+	c.note = also(leftOut(unknown, "is unknown", "are unknown"), leftOut(bare, "has no "+lack, "have no "+lack))
 	tokens, err := c.model.Prompt.UserTokens(u)
 	if err != nil {
 		return nil, promptError("user", err)
@@ -277,15 +278,23 @@ func (s *Service) userTokens(c *call, m *grebev1.User) ([]int32, error) {
 	return tokens, nil
 }
 
-// leftOut is the note about items of a history that the catalog or the model does not have; "": there are none.
-func leftOut(unknown int) string {
-	switch unknown {
+// leftOut is the note about items of a history that are not in the prompt; "": there are none.
+func leftOut(n int, is, are string) string {
+	switch n {
 	case 0:
 		return ""
 	case 1:
-		return "1 item of the history was left out: it is unknown"
+		return "1 item of the history was left out: it " + is
 	}
-	return fmt.Sprintf("%d items of the history were left out: they are unknown", unknown)
+	return fmt.Sprintf("%d items of the history were left out: they %s", n, are)
+}
+
+// also joins two notes, each of which may be empty.
+func also(note, more string) string {
+	if note == "" || more == "" {
+		return note + more
+	}
+	return note + "; " + more
 }
 
 // resolve looks up the items of a user's history, as the model sees them. unknown counts those that the catalog does

@@ -76,12 +76,7 @@ type history struct {
 }
 
 // leave adds to the note.
-func (h *history) leave(out string) {
-	if h.note != "" {
-		h.note += "; "
-	}
-	h.note += out
-}
+func (h *history) leave(out string) { h.note = also(h.note, out) }
 
 // history resolves a user's events for a request with so many candidates. It leaves out items that the model does not
 // know. If the history is too long, it leaves out the oldest events, in steps of an eighth of the limit. Between
@@ -97,7 +92,7 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 	all := e.sequence(s, c, u)
 	s.metrics.unknown.Add(float64(all.unknown))
 	h := &history{at: hstu.Moment{Query: s.now().Unix(), Events: all.times}, tokens: all.tokens, events: len(all.tokens),
-		note: leftOut(all.unknown)}
+		note: leftOut(all.unknown, "is unknown", "are unknown")}
 	content, identity := all.content, all.identity
 	if over := h.events - m.MaxEvents(); over > 0 {
 		step := max(1, m.MaxEvents()/8)
@@ -346,10 +341,7 @@ func noteOf(m *hstu.Model, h *history) string {
 	if why != "" {
 		why = "nothing is reused: " + why
 	}
-	if why != "" && h.note != "" {
-		why += "; "
-	}
-	return why + h.note
+	return also(why, h.note)
 }
 
 // tokens are those of the user: an item is one row, which is not worth a place.

@@ -61,8 +61,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_panics_total", Help: "Panics contained in handlers and engines."}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "grebe_history_unknown_total", Help: "Items of histories that the catalog does not have, left out of " +
-				"prompts."}),
+			Name: "grebe_history_unknown_total", Help: "Items of histories that are left out of prompts: the catalog does not " +
+				"have them, or they have no codes or identifiers that the model could show."}),
 	}
 	offHeap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "grebe_offheap_bytes", Help: "Memory mapped outside the Go heap: weights, activations, pools; touched or not."},

@@ -276,7 +276,7 @@ func (c *call) identifiers(items []*prompt.Item) ([]int32, error) {
 		id := it.Identifier
 		if id < 0 {
 			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier",
-				"is missing: model %q scores by identifier",
+				"is missing: model %q scores by identifier; give the item one, or set scoring: {kind: pointwise, …} for the model",
 				c.model.Name)
 		}
 		if int(id) >= c.model.Vocab {
