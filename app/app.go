@@ -391,6 +391,10 @@ func (a *App) keepSnapshots(cfg *config.Config, targets []generate.Target) error
 		snap := targets[i].Generator.Snapshot()
 		a.log.Info("items that can be generated", "model", targets[i].Name, "items", snap.Len(),
 			"without_codes", snap.Skipped)
+		if snap.Len() == 0 && snap.Skipped > 0 {
+			a.log.Warn("a model can generate no item: no item of the catalog has codes of this model; grebe doctor says why",
+				"model", targets[i].Name, "items", snap.Skipped)
+		}
 	}
 	a.closers.run(k.Run)
 	return nil

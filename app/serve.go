@@ -96,8 +96,7 @@ func (a *App) serve(stopped context.Context, cfg *config.Config, p Process,
 		"admin", address(doors.Admin),
 		"seconds", human.Seconds(time.Since(p.Started)), "checkpoint", human.Bytes(a.checkpoint)}
 	if resident > 0 {
-		attrs = append(attrs, "resident", human.Bytes(resident),
-			"resident_per_checkpoint", human.Round(float64(resident)/float64(max(a.checkpoint, 1)), 2))
+		attrs = append(attrs, "resident", human.Bytes(resident))
 	}
 	a.log.Info("serving", attrs...)
 	if p.Ready != nil {

@@ -108,6 +108,29 @@ func TestLoadNamesFileAndLine(t *testing.T) {
 	}
 }
 
+// CheckItems and CheckUsers find what LoadItems and LoadUsers find, and read no further than they are told.
+func TestCheckOfFiles(t *testing.T) {
+	good := write(t, "items", "{\"id\":\"a\"}\n\n{\"id\":\"b\"}\n{\"id\":\"c\"}\n\n")
+	bad := write(t, "items", "{\"id\":\"a\"}\n{\"id\":\"b\"}\n{\"id\":\"a\"}\n")
+	for _, c := range []struct {
+		file    string
+		most, n int
+		all     bool
+		err     string
+	}{{good, 9, 3, true, ""}, {good, 3, 3, true, ""}, {good, 2, 2, false, ""}, {bad, 2, 2, false, ""},
+		{bad, 9, 2, false, `items:3: id: "a" comes twice, first in line 1`}} {
+		for name, check := range map[string]func(string, int) (int, bool, error){"items": CheckItems, "users": CheckUsers} {
+			n, all, err := check(c.file, c.most)
+			if n != c.n || all != c.all || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s of %s, at most %d: %d, %v, %v; want %+v", name, c.file, c.most, n, all, err, c)
+			}
+		}
+	}
+	if _, _, err := CheckItems("/nowhere", 1); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
 func TestPutAndDelete(t *testing.T) {
 	c := New(Options{MaxItems: 1, MaxUsers: 1})
 	for _, want := range []bool{true, false} {

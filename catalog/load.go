@@ -59,6 +59,34 @@ func (c *Catalog) load(path string, filter Filter, decode func([]byte) (string, 
 	return l.n, nil
 }
 
+// CheckItems reads up to most lines of a file as LoadItems does, and adds nothing. It returns how many it read, and
+// whether these are all.
+func CheckItems(path string, most int) (n int, all bool, err error) {
+	return readOnly(path, most, func(line []byte) (string, Op, error) {
+		m, err := wire.DecodeItem(line)
+		return m.Id, Op{}, err
+	})
+}
+
+// CheckUsers does for LoadUsers what CheckItems does for LoadItems.
+func CheckUsers(path string, most int) (n int, all bool, err error) {
+	return readOnly(path, most, decodeUser)
+}
+
+func readOnly(path string, most int, decode func([]byte) (string, Op, error)) (n int, all bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, false, fmt.Errorf("catalog: %w", err)
+	}
+	defer f.Close()
+	l := &loader{decode: decode, first: map[string]int{}, most: most,
+		apply: func(ops []Op) []Result { return make([]Result, len(ops)) }}
+	if err := l.read(f); err != nil {
+		return l.n, false, fmt.Errorf("catalog: %s:%d: %w", path, l.line, err)
+	}
+	return l.n, !l.more, nil
+}
+
 // loader adds the lines of a file.
 type loader struct {
 	apply  func([]Op) []Result
@@ -69,6 +97,8 @@ type loader struct {
 	lines  []int // of ops
 	line   int   // the one read, or in error
 	n      int   // added
+	most   int   // of n; 0: all
+	more   bool  // there are lines that were not read
 }
 
 func (l *loader) read(r io.Reader) error {
@@ -78,6 +108,10 @@ func (l *loader) read(r io.Reader) error {
 		l.line++
 		if blank(s.Bytes()) {
 			continue
+		}
+		if l.most > 0 && l.n+len(l.ops) == l.most {
+			l.more = true
+			break
 		}
 		if err := l.add(s.Bytes()); err != nil {
 			return l.before(err)

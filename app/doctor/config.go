@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"grebe/catalog"
 	"grebe/internal/config"
+	"grebe/internal/readfile"
 	"grebe/model"
 	"grebe/model/hstu"
 	"grebe/model/safetensors"
@@ -50,8 +52,8 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	readable(r, "tls.cert", cfg.TLS.Cert)
 	readable(r, "tls.key", cfg.TLS.Key)
 	readable(r, "tls.client_ca", cfg.TLS.ClientCA)
-	readable(r, "catalog", cfg.Catalog.Items)
-	readable(r, "catalog", cfg.Catalog.Users)
+	loadable(r, "catalog.items", cfg.Catalog.Items, catalog.CheckItems)
+	loadable(r, "catalog.users", cfg.Catalog.Users, catalog.CheckUsers)
 	ports(r, &cfg.Config, Fail)
 	examineCluster(r, &cfg.Cluster)
 }
@@ -61,6 +63,8 @@ func remedyOf(err error, line string) string {
 	switch {
 	case errors.As(err, new(*fs.PathError)):
 		return "name a file that can be read with -c FILE"
+	case errors.Is(err, config.ErrSyntax):
+		return "correct it there, or in the lines below: often they are indented by another number of spaces"
 	case strings.Contains(line, "unknown key"):
 		return "correct the key; grebe serve --model DIR --print-config prints all keys with their defaults"
 	}
@@ -79,6 +83,11 @@ func room(r *Report, cfg *config.Config, free int64) {
 			key := fmt.Sprintf("models[%d].prompt.instruction", i)
 			r.add("model "+m.Name, Warn, "set "+key+", the question after the items",
 				"%s is missing: requests that rank are refused", key)
+		}
+		if m.AsksNothing() && !hstu.Is(m.Path) {
+			key := fmt.Sprintf("models[%d].prompt.instruction", i)
+			r.add("model "+m.Name, Warn, "set "+key+`, such as "Is this a good recommendation? Answer yes or no:"`,
+				"%s is missing: scores are how likely yes is behind an item, but nobody asked", key)
 		}
 		if key := m.Sharing(); !loaded[key] {
 			loaded[key] = true
@@ -104,7 +113,7 @@ func room(r *Report, cfg *config.Config, free int64) {
 func weights(r *Report, check, dir string) (int64, bool) {
 	set, err := safetensors.Open(dir)
 	if err != nil {
-		r.add(check, Fail, "download the folder again, all shards of it", "%v", err)
+		r.add(check, Fail, orPull(err, "download the folder again, all shards of it"), "%v", err)
 		return 0, false
 	}
 	size := set.Bytes()
@@ -112,6 +121,14 @@ func weights(r *Report, check, dir string) (int64, bool) {
 		r.add(check, Warn, "", "%v", err)
 	}
 	return size, true
+}
+
+// orPull returns a remedy, or the one for files that Git LFS left out.
+func orPull(err error, remedy string) string {
+	if errors.Is(err, readfile.ErrPointer) {
+		return "run git lfs pull in the folder, or download it with hf download"
+	}
+	return remedy
 }
 
 // checkpoint checks a model's folder without loading it, and returns its size in bytes.
@@ -152,7 +169,7 @@ func checkpoint(r *Report, m *config.Model) int64 {
 		r.add(check, Warn, "put the model's tokenizer.json into its folder",
 			`no tokenizer: requests must give tokens in place of texts, such as {"tokens": [3]}`)
 	case err != nil:
-		r.add(check, Fail, "only byte-level BPE is known (Qwen, Llama 3, GPT-2)", "%v", err)
+		r.add(check, Fail, orPull(err, "only byte-level BPE is known (Qwen, Llama 3, GPT-2)"), "%v", err)
 	default:
 		r.add(check, OK, "", "%s", file)
 		answers(r, check, &m.Scoring, tok)
@@ -229,6 +246,26 @@ func readable(r *Report, check, file string) {
 	}
 	f.Close()
 	r.add(check, OK, "", "%s", file)
+}
+
+// mostChecked are the lines of a file of the catalog that are read: it takes a second.
+const mostChecked = 200_000
+
+// loadable reads a file of the catalog.
+func loadable(r *Report, check, file string, read func(file string, most int) (n int, all bool, err error)) {
+	if file == "" {
+		return
+	}
+	switch n, all, err := read(file, mostChecked); {
+	case errors.As(err, new(*fs.PathError)):
+		r.add(check, Fail, "correct the path: it is relative to the configuration's folder", "%v", err)
+	case err != nil:
+		r.add(check, Fail, "correct the line", "%v", err)
+	case !all:
+		r.add(check, OK, "", "%s: the first %d lines are in order", file, n)
+	default:
+		r.add(check, OK, "", "%s: %d lines", file, n)
+	}
 }
 
 // reachable opens a table's file, or tries to connect to each address of its store.

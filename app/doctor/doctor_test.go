@@ -166,7 +166,8 @@ func TestAnswersThatAreNoTokens(t *testing.T) {
 	}
 }
 
-// A model that refuses every ranking is warned about: scoring by identifier needs an instruction.
+// A model that refuses every ranking is warned about: scoring by identifier needs an instruction. So is one that scores
+// item by item and asks nothing, neither behind the item nor in an instruction.
 func TestAModelWithoutAnInstruction(t *testing.T) {
 	folder, err := filepath.Abs("../../testdata/fixtures/qwen2-tiny")
 	if err != nil {
@@ -174,11 +175,13 @@ func TestAModelWithoutAnInstruction(t *testing.T) {
 	}
 	for keys, want := range map[string]bool{
 		``: true,
-		`, prompt: {instruction: {tokens: [1, 2]}}`:         false,
-		`, scoring: {kind: pointwise, "yes": 5, "no": 6}`:   false,
-		`, codes: {first_token: [1, 9], size: [8, 8]}`:      false, // it may be there to recommend
-		`}, {name: n, path: ` + folder + `, dtype: f32`:     true,
-		`, prompt: {generate_instruction: {tokens: [300]}}`: true,
+		`, prompt: {instruction: {tokens: [1, 2]}}`:                                                 false,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}`:                                           true,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}, prompt: {item: "Would they buy {text}?"}`: false,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}, prompt: {instruction: {tokens: [1]}}`:     false,
+		`, codes: {first_token: [1, 9], size: [8, 8]}`:                                              false, // it may be there to recommend
+		`}, {name: n, path: ` + folder + `, dtype: f32`:                                             true,
+		`, prompt: {generate_instruction: {tokens: [300]}}`:                                         true,
 	} {
 		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + folder + keys + "}]\n"})
 		r := &Report{}
@@ -189,6 +192,55 @@ func TestAModelWithoutAnInstruction(t *testing.T) {
 		}); got != want {
 			t.Errorf("%s: %+v, want a warning: %v", keys, r.Findings, want)
 		}
+	}
+}
+
+// What Git clones without Git LFS is named, and files of the catalog are read as a start reads them.
+func TestFilesThatAStartRefuses(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.CopyFS(folder, os.DirFS("../../testdata/fixtures/qwen2-tiny")); err != nil {
+		t.Fatal(err)
+	}
+	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 988097824\n"
+	dir := put(t, map[string]string{
+		"grebe.yaml":   "data_dir: data\nmodels: [{name: m, path: " + folder + "}]\ncatalog: {items: items.ndjson, users: users.ndjson}\n",
+		"items.ndjson": `{"id":"a"}` + "\n\n" + `{"id":"b"}` + "\n", "users.ndjson": `{"id":"u","history":["a"]}` + "\n",
+	})
+	check := func(name string) Finding {
+		t.Helper()
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
+		for _, f := range r.Findings {
+			if f.Check == name && f.Status == Fail {
+				return f
+			}
+		}
+		return find(t, r, name)
+	}
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := check("catalog.items"); f.Status != OK || !strings.Contains(f.Detail, "2 lines") {
+		t.Errorf("two items: %+v", f)
+	}
+	for _, c := range []struct{ check, file, text, detail, remedy string }{
+		{"catalog.items", filepath.Join(dir, "items.ndjson"), `{"id":"a"}` + "\n" + `{"id":"b"`, "items.ndjson:2: ", "line"},
+		{"catalog.users", filepath.Join(dir, "users.ndjson"), `{"id":7}`, "users.ndjson:1: ", "line"},
+		{"model m", filepath.Join(folder, "tokenizer.json"), pointer, "pointer of Git LFS", "git lfs pull"},
+		{"model m", filepath.Join(folder, "model.safetensors"), pointer, "pointer of Git LFS", "git lfs pull"},
+	} {
+		write(c.file, c.text)
+		if f := check(c.check); f.Status != Fail || !strings.Contains(f.Detail, c.detail) ||
+			!strings.Contains(f.Remedy, c.remedy) {
+			t.Errorf("%s: %+v, want a failure with %q and %q", c.file, f, c.detail, c.remedy)
+		}
+	}
+	write(filepath.Join(dir, "grebe.yaml"), "models:\n  - name: m\n   path: x\n")
+	if f := check("configuration"); f.Status != Fail || !strings.Contains(f.Remedy, "indented") {
+		t.Errorf("wrong indentation: %+v", f)
 	}
 }
 

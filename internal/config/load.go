@@ -142,10 +142,19 @@ var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 func syntaxError(name string, err error) error {
 	msg := err.Error()
 	if m := yamlLine.FindStringSubmatch(msg); m != nil && m[1] != "" {
-		return fmt.Errorf("%s:%s: %s", name, m[1], msg[len(m[0]):])
+		return &badSyntax{fmt.Sprintf("%s:%s: %s", name, m[1], msg[len(m[0]):])}
 	}
-	return fmt.Errorf("%s:1: %s", name, strings.TrimPrefix(msg, "yaml: "))
+	return &badSyntax{fmt.Sprintf("%s:1: %s", name, strings.TrimPrefix(msg, "yaml: "))}
 }
+
+// ErrSyntax says that a file is not YAML. The line in the message is that of the list or mapping in which the mistake
+// is, which may be some lines below.
+var ErrSyntax = errors.New("not YAML")
+
+type badSyntax struct{ text string }
+
+func (e *badSyntax) Error() string        { return e.text }
+func (e *badSyntax) Is(target error) bool { return target == ErrSyntax }
 
 // placeData puts the default folder of data beside the configuration, like every other path, so that a server finds its
 // data wherever it is started from. A folder that was made in the working directory is not passed over silently.

@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"grebe/compute"
+	"grebe/internal/readfile"
 )
 
 // The names of a checkpoint's files in its folder.
@@ -133,6 +134,9 @@ func readHeader(f *os.File, size int64) ([]byte, error) {
 	}
 	if _, err := f.ReadAt(length[:], 0); err != nil {
 		return nil, fmt.Errorf("read header length: %w", err)
+	}
+	if readfile.IsPointer(length[:]) {
+		return nil, readfile.ErrPointer
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	if n > maxHeader {
