@@ -43,7 +43,7 @@ type Config struct {
 
 // Cluster makes the process a member of a cluster. Without a name it is alone.
 type Cluster struct {
-	Name string `yaml:"name"` // of the cluster; none: there is no cluster
+	Name string `yaml:"name"` // name of the cluster; none: there is no cluster
 	// Coordinator is etcd://HOST:PORT,…, kubernetes (in a pod), kubernetes://HOST:PORT/NAMESPACE?token=FILE&ca=FILE,
 	// or embedded, which runs etcd in this process with its data in data_dir; none
 	Coordinator string `yaml:"coordinator"`
@@ -51,15 +51,18 @@ type Cluster struct {
 	Listen      string `yaml:"listen"` // address for other members; 127.0.0.1:7070
 	// address under which others reach listen; listen, with the host's name for 0.0.0.0
 	Advertise string `yaml:"advertise"`
-	// address under which clients reach this process, for people to see; likewise of listen
+	// address under which clients reach this process, for people to see; the server's listen, with the host's name for
+	// 0.0.0.0
 	API  string `yaml:"api"`
 	Etcd string `yaml:"etcd"` // address of the embedded etcd; 127.0.0.1:2379
 	Zone string `yaml:"zone"` // where the process runs, for people to see; none
-	// node (holds KV and computes), kv (holds KV), router (accepts requests and picks a node); node and router
+	// node (holds KV and computes), kv (holds KV), router (alone: only accepts requests and picks a node, which every
+	// member does); node and router
 	Roles    []string   `yaml:"roles"`
 	TLS      ClusterTLS `yaml:"tls"`
 	Insecure bool       `yaml:"insecure"` // members may talk without TLS on addresses that other machines reach; false
-	// predicted, affinity, emb-kv, kv-only, emb-only, least-loaded, round-robin or user-hash; predicted
+	// how a node is picked for a request, see docs/explain/cluster.md: predicted, affinity, emb-kv, kv-only, emb-only,
+	// least-loaded, round-robin or user-hash; predicted
 	Routing string `yaml:"routing"`
 	// Fetch is whether requests fetch KV from other members where that is predicted to be faster than to compute it:
 	// on or off; on
@@ -67,8 +70,8 @@ type Cluster struct {
 	// Users says where users and their events lie: log (the catalog's log), or redis://HOST:PORT,… of a Redis or Valkey
 	// server or of some nodes of a cluster; log
 	Users            string `yaml:"users"`
-	UsersUsername    string `yaml:"users_username"`     // for it; none
-	UsersPasswordEnv string `yaml:"users_password_env"` // variable that has the password for it; none
+	UsersUsername    string `yaml:"users_username"`     // user name at the server of users; none
+	UsersPasswordEnv string `yaml:"users_password_env"` // variable that has the password for the server of users; none
 }
 
 // UserAddresses returns the addresses in Users; nil: users lie in the log.
@@ -107,14 +110,14 @@ type Model struct {
 	Prefix      Prefix   `yaml:"prefix"`
 	Blend       Blend    `yaml:"blend"`
 	Codes       Codes    `yaml:"codes"`
-	// for KV and embeddings, bytes or a share of what is free at the start; 80%
+	// device memory for KV and embeddings, bytes or a share of what is free at the start; 80%
 	DeviceMemory Size `yaml:"device_memory"`
 	// DeviceRows is the memory for cached rows of item_table on the device, bytes or a share of device_memory; 0: rows
 	// are sent with every batch
 	DeviceRows Size `yaml:"device_rows"`
-	// for KV in host memory, bytes or a share; 0: shared with others, see cache
+	// host memory for KV, bytes or a share; 0: shared with other models, see cache
 	HostMemory Size `yaml:"host_memory"`
-	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0
+	Disk       Size `yaml:"disk"` // room for KV on disk, bytes; 0
 	// ItemTable is the table (of tables) with the rows of a model of events' items; the checkpoint's
 	ItemTable string       `yaml:"item_table"`
 	Tables    []ModelTable `yaml:"tables"` // where other tables of a model of events have their rows; the checkpoint's
@@ -122,8 +125,8 @@ type Model struct {
 
 // ModelTable takes the rows of one of a model's tables from a table of tables.
 type ModelTable struct {
-	Name  string `yaml:"name"`  // of the table in the model's config.json; required
-	Table string `yaml:"table"` // of the table in tables that has the rows; required
+	Name  string `yaml:"name"`  // name of the table in the model's config.json; required
+	Table string `yaml:"table"` // name of the table in tables that has the rows; required
 	// DeviceRows is the memory for its cached rows on the device, bytes or a share of device_memory; 0: rows are sent
 	// with every batch
 	DeviceRows Size `yaml:"device_rows"`
@@ -135,21 +138,21 @@ const KeepAuto = "auto"
 // Prompt holds a model's templates. A key that is no template (preamble, lead_in, instruction, generate_instruction)
 // also takes tokens instead of a text: {tokens: [3, 17]}.
 type Prompt struct {
-	Preamble Text   `yaml:"preamble"` // first in every prompt; none
+	Preamble Text   `yaml:"preamble"` // text at the beginning of every prompt; none
 	User     string `yaml:"user"`     // template of the user segment: {text}, {history}; "{text}"
 	// template of a query that documents are reranked by: {text}; user
 	Query      string `yaml:"query"`
 	Completion string `yaml:"completion"` // template of a prompt of /v1/completions: {text}; "{text}"
 	// template of a message of /v1/chat/completions: {role}, {text}; the checkpoint's
 	ChatMessage string `yaml:"chat_message"`
-	ChatEnd     string `yaml:"chat_end"` // after the messages, such as the header of the answer; none
+	ChatEnd     string `yaml:"chat_end"` // text after the messages, such as the header of the answer; none
 	History     string `yaml:"history"`  // how {history} lists items: text, codes or identifier; text
 	// template of an item that {history} lists as text: {text}, {id}, {attributes.NAME}; "{text}"
 	HistoryItem string `yaml:"history_item"`
-	Separator   string `yaml:"separator"` // between listed items; "\n"
+	Separator   string `yaml:"separator"` // text between listed items; "\n"
 	// template of an item: {text}, {id}, {attributes.NAME}; "{text}"
 	Item                string `yaml:"item"`
-	LeadIn              Text   `yaml:"lead_in"`              // before the items of an item-first prompt; none
+	LeadIn              Text   `yaml:"lead_in"`              // text before the items of an item-first prompt; none
 	Instruction         Text   `yaml:"instruction"`          // the question of a ranking; none
 	GenerateInstruction Text   `yaml:"generate_instruction"` // the question of a generation; none
 }
@@ -164,23 +167,23 @@ type Scoring struct {
 
 // Prefix says what prefix=auto means for one model.
 type Prefix struct {
-	Policy string `yaml:"policy"` // predicted, bat, longer, user, item or none; schedule.policy's
-	// Orders are those that auto may choose: user, item; both, and user alone where scoring is pointwise
+	Policy string `yaml:"policy"` // how auto chooses the order, with the values of schedule.policy; schedule.policy's
+	// Orders are the orders that auto may choose: user, item; both, and user alone where scoring is pointwise
 	Orders []string `yaml:"orders"`
 }
 
 // Blend says how requests with prefix blend are computed: KV from anywhere replaces that of tokens of an ordinary
 // prompt, and a share of them is computed again. The answers are near those of the whole prompt, not equal to them.
 type Blend struct {
-	Auto    bool    `yaml:"auto"`    // prefix auto may blend too, where that is predicted to be faster; false
+	Auto    bool    `yaml:"auto"`    // whether auto may blend too, where that is predicted to be faster; false
 	Items   float64 `yaml:"items"`   // share of the items' tokens that is computed again, 0 to 1; 0.3
-	History float64 `yaml:"history"` // share of the history's tokens with a prototype that is, 0 to 1; 0.3
-	Layers  int     `yaml:"layers"`  // that compute all tokens before some are chosen, 1 or more; 2
-	Window  int     `yaml:"window"`  // last tokens of the prompt that are computed in any case; 0
+	History float64 `yaml:"history"` // share of the history's tokens with a prototype that is computed again, 0 to 1; 0.3
+	Layers  int     `yaml:"layers"`  // how many layers compute all tokens before some are chosen, 1 or more; 2
+	Window  int     `yaml:"window"`  // how many of the last tokens are computed in any case; 0
 	First   string  `yaml:"first"`   // what stands first in the prompt: user or item; user
-	// Importance, where grebe index --importance learned it, says which tokens of items are computed again; true
+	// whether grebe index --importance, where it ran, says which tokens of items are computed again; true
 	Importance bool `yaml:"importance"`
-	// Prototypes replace tokens of histories, where grebe index --prototypes made some; true
+	// whether prototypes replace tokens of histories, where grebe index --prototypes made some; true
 	Prototypes bool `yaml:"prototypes"`
 	// DriftLimit is how far a prototype may be from its token, above 0 to 1: a token whose prototype is farther is
 	// computed; 0.6
@@ -197,15 +200,17 @@ type Codes struct {
 
 // Schedule says what prefix=auto means, for models that do not say it themselves (models[].prefix).
 type Schedule struct {
-	Policy string `yaml:"policy"` // predicted, bat, longer, user, item or none; predicted
+	// how auto chooses the order: predicted (the least time), bat (the paper's rule), longer (the longer side first),
+	// user, item, or none (user first, nothing is reused); predicted
+	Policy string `yaml:"policy"`
 }
 
 // Cache bounds what is kept of KV.
 type Cache struct {
-	Policy string `yaml:"policy"` // of eviction: default, lru, laru or sieve; default
-	// for KV, bytes or a share of the machine's memory: of all models without their own; 4GiB
+	Policy string `yaml:"policy"` // policy of eviction: default, lru, laru or sieve; default
+	// host memory for KV of all models without their own, bytes or a share of the machine's memory; 4GiB
 	HostMemory Size `yaml:"host_memory"`
-	Disk       Size `yaml:"disk"` // for KV on disk, bytes; 0
+	Disk       Size `yaml:"disk"` // room for KV on disk, an equal part for each model, bytes; 0
 	// compute items of the catalog before a request needs them, when idle: on or off; on
 	Ahead string `yaml:"ahead"`
 	// Boundary says how host memory is divided between KV of a model of events and cached rows of its item_table:
@@ -227,8 +232,8 @@ type Limits struct {
 	Body           Size `yaml:"body"`        // bytes of a request's body; 16MiB
 	InFlight       int  `yaml:"in_flight"`   // requests under way, more are refused with 429; 1024
 	DeadlineMillis int  `yaml:"deadline_ms"` // longest deadline that a request may name, milliseconds; 60000
-	ShutdownMillis int  `yaml:"shutdown_ms"` // for requests under way when the server stops, milliseconds; 10000
-	// from not being ready to closing the listeners when the server stops, milliseconds; 0
+	ShutdownMillis int  `yaml:"shutdown_ms"` // time for requests under way when the server stops, milliseconds; 10000
+	// time from not being ready to closing the listeners when the server stops, milliseconds; 0
 	DrainMillis int `yaml:"drain_ms"`
 }
 
@@ -246,13 +251,14 @@ type Auth struct {
 
 // Tracing sends OpenTelemetry spans of requests.
 type Tracing struct {
-	Endpoint string `yaml:"endpoint"` // of OTLP over HTTP, such as http://localhost:4318/v1/traces; none: no spans
-	Sample   Size   `yaml:"sample"`   // share of the requests whose callers did not decide; 1%
+	// address of OTLP over HTTP, such as http://localhost:4318/v1/traces; none: no spans
+	Endpoint string `yaml:"endpoint"`
+	Sample   Size   `yaml:"sample"` // share of the requests whose callers did not decide; 1%
 }
 
 // Dashboard says what the page shows.
 type Dashboard struct {
-	UserIDs string `yaml:"user_ids"` // of the users asked for most: hidden or shown; hidden
+	UserIDs string `yaml:"user_ids"` // ids of the users asked for most: hidden or shown; hidden
 	Story   bool   `yaml:"story"`    // lead through a ranking on the first screen, which changes a user; false
 }
 
@@ -266,7 +272,7 @@ type Catalog struct {
 // Reload says how another checkpoint of a model takes over while the server runs.
 type Reload struct {
 	Warm Size `yaml:"warm"` // share of the model's cache for items that are computed before it serves; 25%
-	// in which it is taken back when a request fails, and both are loaded, milliseconds; 10000
+	// time in which a failing request brings the old checkpoint back; both are loaded, milliseconds; 10000
 	TrialMillis int `yaml:"trial_ms"`
 }
 
@@ -296,15 +302,15 @@ type Table struct {
 	File  string `yaml:"file"`  // for the store file: rows of numbers in format, one after the other; none
 	// host:port of a Redis or Valkey server, or of some nodes of a cluster; none
 	Addresses     []string  `yaml:"addresses"`
-	Username      string    `yaml:"username"`     // for Redis; none
+	Username      string    `yaml:"username"`     // user name for Redis; none
 	PasswordEnv   string    `yaml:"password_env"` // variable that has the password for Redis; none
-	Prefix        string    `yaml:"prefix"`       // of the table's keys in Redis; grebe:NAME:
+	Prefix        string    `yaml:"prefix"`       // prefix of the table's keys in Redis; grebe:NAME:
 	Dim           int       `yaml:"dim"`          // numbers of a row; required
-	Format        string    `yaml:"format"`       // of the numbers, in the store and in memory: f32 or bf16; f32
-	Cache         Size      `yaml:"cache"`        // of rows in memory before pebble and redis, bytes, 0 for none; 64MiB
-	Policy        string    `yaml:"policy"`       // of eviction: default, lru, laru or sieve; default
+	Format        string    `yaml:"format"`       // format of the numbers, in the store and in memory: f32 or bf16; f32
+	Cache         Size      `yaml:"cache"`        // memory for rows of pebble and redis, bytes, 0 for none; 64MiB
+	Policy        string    `yaml:"policy"`       // policy of eviction: default, lru, laru or sieve; default
 	Default       []float32 `yaml:"default"`      // row for keys that the table does not have, and in an outage; zeros
-	TimeoutMillis int       `yaml:"timeout_ms"`   // for one batch at the store, milliseconds; 100
+	TimeoutMillis int       `yaml:"timeout_ms"`   // time for one batch at the store, milliseconds; 100
 }
 
 func (t *Table) setDefaults() {
