@@ -50,7 +50,7 @@ func TestDashboardForEverybody(t *testing.T) {
 	if !strings.Contains(text, "A tent for two") || strings.Count(text, "\n") < 2 {
 		t.Errorf("the ranking of own candidates is %q", text)
 	}
-	if want := `curl -sf ` + r.http +
+	if want := `curl -sS ` + r.http +
 		`/v1/rank -d '{"user":{"text":"Likes camping by the sea, isn'\''t rich."}`; !strings.HasPrefix(command, want) {
 		t.Errorf("the command is %q, want %q first", command, want)
 	}

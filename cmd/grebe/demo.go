@@ -98,17 +98,17 @@ Grebe is serving its demo on http://%[1]s/
 %[2]s
 
 Rank some items for a customer (kaya runs, camps and swims; others: rosa, grace, jonas, hugo, dario):
-  curl -s http://%[1]s/v1/rank -d '{"model": "shop", "user": {"id": "kaya"}, "top_k": 3,
+  curl -sS http://%[1]s/v1/rank -d '{"model": "shop", "user": {"id": "kaya"}, "top_k": 3,
     "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}]}'
 The same by the other model, an HSTU, which reads kaya's purchases and searches as events instead of a text:
-  curl -s http://%[1]s/v1/rank -d '{"model": "shop-hstu", "user": {"id": "kaya"}, "top_k": 3,
+  curl -sS http://%[1]s/v1/rank -d '{"model": "shop-hstu", "user": {"id": "kaya"}, "top_k": 3,
     "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}]}'
 For a customer described in words, a question per item (pointwise):
-  curl -s http://%[1]s/v1/rank -d '{"model": "shop-pointwise",
+  curl -sS http://%[1]s/v1/rank -d '{"model": "shop-pointwise",
     "user": {"text": "Ada is into baking. Likes plain design.\n\n1 July 2026, searched for \"flour for bread\"\n"},
     "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}]}'
 Recommend from the whole shop, but for camping, what kaya does not have yet:
-  curl -s http://%[1]s/v1/recommend -d '{"model": "shop", "user": {"id": "kaya"}, "n": 5,
+  curl -sS http://%[1]s/v1/recommend -d '{"model": "shop", "user": {"id": "kaya"}, "n": 5,
     "exclude_seen": true, "filter": {"department": ["Camping"]}}'
 
 The files are in %[3]s; serve them yourself with

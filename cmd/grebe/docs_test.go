@@ -121,6 +121,7 @@ func runDocument(t *testing.T, doc string, lines []string) {
 		"HOME="+dir, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
 	for _, line := range lines {
 		line = localPort.ReplaceAllStringFunc(line, func(at string) string { return ports[at] })
+		line = strings.ReplaceAll(line, "curl -sS ", "curl -sS --fail-with-body ") // here an error ends the test
 		if command, ok := strings.CutSuffix(line, "&"); ok {
 			background(t, dir, env, command, addr)
 			continue

@@ -370,7 +370,7 @@ func TestDemoPrintsCommandsThatWork(t *testing.T) {
 	var out bytes.Buffer
 	r := startDemo(t, &out)
 	tried := 0
-	for _, command := range strings.Split(out.String(), "curl -s "+r.http)[1:] {
+	for _, command := range strings.Split(out.String(), "curl -sS "+r.http)[1:] {
 		path, rest, _ := strings.Cut(command, " -d '")
 		body, _, closed := strings.Cut(rest, "'\n")
 		if !closed {

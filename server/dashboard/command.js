@@ -5,7 +5,7 @@ import { element, hasKey } from "./api.js";
 export function curl(path, request) {
   const quoted = "'" + JSON.stringify(request).replaceAll("'", `'\\''`) + "'";
   const auth = hasKey() ? ` -H "Authorization: Bearer $GREBE_API_KEY"` : "";
-  return `curl -sf ${location.origin}${path}${auth} -d ${quoted}`;
+  return `curl -sS ${location.origin}${path}${auth} -d ${quoted}`;
 }
 
 // literal writes a JSON value as Python does.

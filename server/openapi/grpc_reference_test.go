@@ -28,6 +28,7 @@ The examples use [grpcurl](https://github.com/fullstorydev/grpcurl) against the 
 ` + "```sh" + `
 grebe demo --once --data ./shop > /dev/null
 grebe serve -c ./shop/grebe.yaml --data-dir ./data --admin-listen= --grpc-listen= --set reload.trial_ms=0 &
+until curl -sf http://127.0.0.1:8080/v2/health/ready; do sleep 1; done
 ` + "```" + `
 `
 
@@ -50,7 +51,7 @@ var grpcExamples = map[protoreflect.Name]string{
 // grpcFirst are commands that an example needs before it.
 var grpcFirst = map[protoreflect.Name]string{
 	"ReloadModel": examples["reload_model"].first,
-	"RollbackCatalog": `curl -sf http://127.0.0.1:8080/v1/items:batch ` + "\\\n  " +
+	"RollbackCatalog": `curl -sS http://127.0.0.1:8080/v1/items:batch ` + "\\\n  " +
 		`-d '{"id": "i1", "text": "Field guide to water birds", "codes": [1, 2, 3]}'`,
 }
 

@@ -37,6 +37,7 @@ printf '%s\n' 'data_dir: ./data' 'tables: [{name: items, dim: 2}]' 'reload: {tri
   >> ./shop/grebe.yaml
 sed -i 's/generate_instruction: .*/&\n      chat_message: "{text}\\n"/' ./shop/grebe.yaml
 grebe serve -c ./shop/grebe.yaml --admin-listen= --grpc-listen= &
+until curl -sf http://127.0.0.1:8080/v2/health/ready; do sleep 1; done
 ` + "```" + `
 `
 
@@ -120,9 +121,9 @@ func command(c Call, e example) string {
 	if e.query != "" {
 		at = "'" + at + "?" + e.query + "'"
 	}
-	parts := []string{"curl -sf"}
+	parts := []string{"curl -sS"}
 	if e.flags != "" {
-		parts[0] += " " + e.flags
+		parts[0] += "f " + e.flags // an error is no file, and not what a retry waits for
 	}
 	usual := "GET"
 	if e.body != "" {
