@@ -28,6 +28,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/grebe and bin/grebe-bench
+	@test -x bin/grebe || echo "The first build takes some minutes: it compiles all modules."
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/grebe ./cmd/grebe-bench
 
 .PHONY: image
