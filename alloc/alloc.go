@@ -1,6 +1,7 @@
-// Package alloc decides how a pool of memory is divided between embeddings and KV. A Controller chooses α, the share
-// of the embeddings, once per epoch from measurements of the last one (SEEDS.md HLM-3). A Watcher also chooses it
-// within an epoch. A Governor limits how fast new capacity is filled (HLM-4). A Budget divides memory between models.
+// Package alloc decides how a pool of memory is divided between embeddings and KV. A Controller chooses α, the share of
+// the embeddings, once per epoch from measurements of the last one (HLM-3 in docs/explain/papers.md). A Watcher also
+// chooses it within an epoch. A Governor limits how fast new capacity is filled (HLM-4). A Budget divides memory
+// between models.
 //
 // The package is pure: time is an argument, and a decision is a plain value. Decisions allocate nothing. Controllers
 // are not safe for concurrent use.

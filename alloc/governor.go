@@ -1,7 +1,7 @@
 package alloc
 
 // Governor grants background traffic a share of the bandwidth that requests leave free on a link, and nothing while
-// requests use all of it. Time is an argument, in seconds (SEEDS.md HLM-4).
+// requests use all of it. Time is an argument, in seconds (HLM-4 in docs/explain/papers.md).
 type Governor struct {
 	Link  float64 // bytes per second
 	Share float64 // of the free bandwidth that background traffic may use; 0 to 1

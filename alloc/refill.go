@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// Refill chooses rows of a table to fetch into a cache before requests ask for them (SEEDS.md HLM-4). It remembers how
-// often rows were used and when last, for a bounded number of rows. It has two reasons to fetch:
+// Refill chooses rows of a table to fetch into a cache before requests ask for them (HLM-4 in docs/explain/papers.md).
+// It remembers how often rows were used and when last, for a bounded number of rows. It has two reasons to fetch:
 //
 //   - Room: the cache is new or has grown. Rows that are worth most are fetched, until as many were as there is room
 //     for.

@@ -1,4 +1,5 @@
-// Package beam generates items by very wide beam search over semantic IDs (SEEDS XGR-1, XGR-3 … XGR-5).
+// Package beam generates items by very wide beam search over semantic IDs (XGR-1 and XGR-3 … XGR-5 in
+// docs/explain/papers.md).
 //
 // An item is a path of codes, one per level. An Index holds the catalog's valid paths as a prefix tree
 // in compressed sparse rows; a Search walks it for one request, a level per round: its caller computes

@@ -63,8 +63,8 @@ func TestPermuteIsRightForLargeMaps(t *testing.T) {
 	}
 }
 
-// The order of moves is the paper's; for maps that are not monotone it loses rows (SEEDS XGR-1: 168 of
-// the 256 maps of four rows), which is why beams are laid out by parent row and others are refused.
+// The order of moves is the paper's; for maps that are not monotone it loses rows (XGR-1 in docs/explain/papers.md: 168
+// of the 256 maps of four rows), which is why beams are laid out by parent row and others are refused.
 func TestPermuteNeedsParentsInOrder(t *testing.T) {
 	wrong := 0
 	eachMap(4, 4, func(parents []int32) {

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// selector finds the best continuations of a round's beams (SEEDS XGR-4): exactly those that sorting
-// all of them by candidate.better would put first.
+// selector finds the best continuations of a round's beams (XGR-4 in docs/explain/papers.md): exactly those that
+// sorting all of them by candidate.better would put first.
 //
 // add reads each row of logits once, for its normaliser and the largest logit of each block. choose
 // keeps the best candidates in a heap and visits the rows from the one with the best continuation down:

@@ -1,5 +1,5 @@
-// Package embed serves rows of embedding tables: rows of one size by key, from a [Store] (memory, a mapped
-// file, Pebble, Redis or Valkey) through a [Cache] on pages of a pool (SEEDS.md LRU-3, HLM-2).
+// Package embed serves rows of embedding tables: rows of one size by key, from a [Store] (memory, a mapped file,
+// Pebble, Redis or Valkey) through a [Cache] on pages of a pool (LRU-3 and HLM-2 in docs/explain/papers.md).
 //
 // # The cache
 //

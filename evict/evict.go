@@ -1,6 +1,6 @@
 // Package evict chooses which entries leave a cache. One [Policy] serves a paged KV cache, a radix tree that evicts
-// only leaves, and slab sets with a policy per set (SEEDS.md LRU-1, LRU-3, LRU-4). The package is pure: time,
-// predictions and sizes are arguments. The caller serialises calls. The same calls give the same victims.
+// only leaves, and slab sets with a policy per set (LRU-1, LRU-3 and LRU-4 in docs/explain/papers.md). The package is
+// pure: time, predictions and sizes are arguments. The caller serialises calls. The same calls give the same victims.
 //
 // The cache owns slots: integers below [Config].Slots that it assigns to its entries and takes back. A policy keeps
 // arrays indexed by slot, so a hit needs no map lookup and no allocation. A key names an entry's content across

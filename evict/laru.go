@@ -2,7 +2,7 @@ package evict
 
 import "math"
 
-// laru is LARU, learning-augmented LRU (SEEDS.md LRU-1; Algorithm 1 of its paper).
+// laru is LARU, learning-augmented LRU (LRU-1 in docs/explain/papers.md; Algorithm 1 of its paper).
 //
 // Requests are divided into phases of k distinct entries, where k entries fill the cache. Each phase starts with
 // confidence λ = 1. A miss on an entry that a prediction evicted earlier in the phase proves that prediction wrong

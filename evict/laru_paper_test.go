@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Tests named after statements of the paper on learning-augmented LRU (SEEDS.md LRU-1), section 3.
+// Tests named after statements of the paper on learning-augmented LRU (LRU-1 in docs/explain/papers.md), section 3.
 
 // phases cuts a trace into phases of k distinct keys and returns the distinct keys of each.
 func phases(keys []uint64, k int) (out []int) {

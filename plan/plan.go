@@ -1,10 +1,10 @@
 // Package plan describes what a request computes: segments of tokens, their positions, and which segments
 // attend to which.
 //
-// A plan is a list of segments. A segment attends causally to itself and in full to the earlier segments
-// in its Sees. Siblings may share a start position. Everything that Grebe serves is such a plan (SEEDS
-// BAT-1): user-first, item-first, pointwise, a beam step. The engine takes nothing but plans. Mask defines
-// their meaning: every fast path must agree with dense attention under that mask.
+// A plan is a list of segments. A segment attends causally to itself and in full to the earlier segments in its Sees.
+// Siblings may share a start position. Everything that Grebe serves is such a plan (BAT-1 in docs/explain/papers.md):
+// user-first, item-first, pointwise, a beam step. The engine takes nothing but plans. Mask defines their meaning: every
+// fast path must agree with dense attention under that mask.
 //
 // The package is pure. A plan does not change after it was built.
 package plan

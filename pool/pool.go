@@ -3,8 +3,8 @@
 //
 // Two sides share it, KV and Embeddings, divided by a boundary that is a number: SetBoundary says how many pages
 // embeddings may own. Both take their pages from one free list and return them to it. So moving the boundary moves no
-// data and never touches a page in use (SEEDS.md HLM-2). A pool that nobody divides is all KV's. The KV of several
-// models can share a pool in the same way: Join adds a side, and SetLimit says how much it may own.
+// data and never touches a page in use (HLM-2 in docs/explain/papers.md). A pool that nobody divides is all KV's. The
+// KV of several models can share a pool in the same way: Join adds a side, and SetLimit says how much it may own.
 //
 // Accounting is exact: free pages and those of all sides are all pages, always. A Run is owned by whoever
 // allocated it until Free, on the side that allocated it. The pool is safe for concurrent use; its lock is a leaf.

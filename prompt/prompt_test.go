@@ -49,7 +49,7 @@ func describe(l Layout) string {
 	return b.String()
 }
 
-// The positions contract, written out: SEEDS BAT-1 and BAT-2.
+// The positions contract, written out: BAT-1 and BAT-2 in docs/explain/papers.md.
 func TestLayouts(t *testing.T) {
 	cfg := Config{Preamble: Text{Tokens: []int32{1, 2}}, LeadIn: Text{Tokens: []int32{3}},
 		Instruction: Text{Tokens: []int32{4, 5}}}

@@ -1,5 +1,5 @@
-// Package schedule decides which prefix order a request takes, which requests run together, and when (SEEDS BAT-5,
-// BAT-6, BAT-7).
+// Package schedule decides which prefix order a request takes, which requests run together, and when (BAT-5 to BAT-7 in
+// docs/explain/papers.md).
 //
 // It is pure: no goroutine, no lock, no I/O, no clock. Times are arguments: durations since an epoch that the caller
 // chose. The same state and input give the same decision, so the server and the simulator use the same code. Nothing

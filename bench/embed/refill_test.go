@@ -24,7 +24,8 @@ func check(t *testing.T, r Refill) {
 	}
 }
 
-// After a restart the rows that were hot before it are fetched ahead of requests (SEEDS.md HLM-4). Time is virtual.
+// After a restart the rows that were hot before it are fetched ahead of requests (HLM-4 in docs/explain/papers.md).
+// Time is virtual.
 func TestRefillAfterARestart(t *testing.T) {
 	for _, policy := range []string{"lru", "default"} {
 		dir := t.TempDir()

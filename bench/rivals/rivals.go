@@ -1,5 +1,5 @@
 // Package rivals has eviction policies that benchmarks compare with those of package evict and that no server offers
-// (SEEDS.md LRU-1, LRU-4). A program that imports it can make them by name, with evict.New.
+// (LRU-1 and LRU-4 in docs/explain/papers.md). A program that imports it can make them by name, with evict.New.
 package rivals
 
 import (

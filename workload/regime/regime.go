@@ -1,5 +1,5 @@
-// Package regime makes the workloads under which memory is divided between embeddings and KV: Steady,
-// Trend and Burst (SEEDS.md HLM-6), and others of the same family for training.
+// Package regime makes the workloads under which memory is divided between embeddings and KV: Steady, Trend and Burst
+// (HLM-6 in docs/explain/papers.md), and others of the same family for training.
 //
 // A request is a ranking of candidates for a user with thousands of events. Users are of two kinds. Cold
 // ones come once. Hot ones are in a session: they return after gaps that are their own, near to regular,

@@ -1,4 +1,4 @@
-// Package rows caches rows of embedding tables in a GPU's memory (kernels/rows*.cu, SEEDS.md HLM-2).
+// Package rows caches rows of embedding tables in a GPU's memory (kernels/rows*.cu; HLM-2 in docs/explain/papers.md).
 //
 // A table has a word for each of its rows, its entry: a slot and the epoch of the slot's page. It is valid while the
 // epoch is the page's, so pages come and go without touching entries or rows. A look-up reads one entry and one page.
