@@ -223,8 +223,8 @@ func (c *Catalog) Match(id string, f func(*prompt.Item) bool) bool {
 }
 
 // FirstValues calls f with the attributes of an item that have a value, and the first value of each, if the catalog has
-// such an item with a version above at. It returns whether it has. f MUST NOT keep what it gets. Nothing else of the item
-// is read: this is for callers that ask for thousands of items.
+// such an item with a version above at. It returns whether it has. f MUST NOT keep what it gets. Nothing else of the
+// item is read: this is for callers that ask for thousands of items.
 func (c *Catalog) FirstValues(id string, at uint64, f func(name, first string)) bool {
 	c.mu.RLock()
 	e, ok := c.items.look(id)

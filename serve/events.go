@@ -181,7 +181,8 @@ func (e *events) stored(s *Service, c *call, u *grebev1.User) *sequence {
 	return all
 }
 
-// unchanged reports whether the features of a sequence are those of now, and returns the moment for which that is known.
+// unchanged reports whether the features of a sequence are those of now, and returns the moment for which that is
+// known.
 func (e *events) unchanged(s *Service, known *sequence, now asOf) (asOf, bool) {
 	if known.asOf.view != now.view {
 		return now, false

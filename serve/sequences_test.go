@@ -77,7 +77,8 @@ func TestFeaturesOfStoredEvents(t *testing.T) {
 	}
 	users := []string{"u", "v"}
 	append := func(id string, n int) {
-		must(t, w.catalog.Apply([]catalog.Op{{AppendEvents: &grebev1.AppendEventsRequest{Id: id, Events: w.events(n)}}})[0].Err)
+		more := &grebev1.AppendEventsRequest{Id: id, Events: w.events(n)}
+		must(t, w.catalog.Apply([]catalog.Op{{AppendEvents: more}})[0].Err)
 	}
 	for _, id := range users {
 		append(id, 40)

@@ -175,13 +175,13 @@ func TestAModelWithoutAnInstruction(t *testing.T) {
 	}
 	for keys, want := range map[string]bool{
 		``: true,
-		`, prompt: {instruction: {tokens: [1, 2]}}`:                                                 false,
-		`, scoring: {kind: pointwise, "yes": 5, "no": 6}`:                                           true,
-		`, scoring: {kind: pointwise, "yes": 5, "no": 6}, prompt: {item: "Would they buy {text}?"}`: false,
-		`, scoring: {kind: pointwise, "yes": 5, "no": 6}, prompt: {instruction: {tokens: [1]}}`:     false,
-		`, codes: {first_token: [1, 9], size: [8, 8]}`:                                              false, // it may be there to recommend
-		`}, {name: n, path: ` + folder + `, dtype: f32`:                                             true,
-		`, prompt: {generate_instruction: {tokens: [300]}}`:                                         true,
+		`, prompt: {instruction: {tokens: [1, 2]}}`:                                             false,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}`:                                       true,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}, prompt: {item: "Buy {text}?"}`:        false,
+		`, scoring: {kind: pointwise, "yes": 5, "no": 6}, prompt: {instruction: {tokens: [1]}}`: false,
+		`, codes: {first_token: [1, 9], size: [8, 8]}`:                                          false, // to recommend
+		`}, {name: n, path: ` + folder + `, dtype: f32`:                                         true,
+		`, prompt: {generate_instruction: {tokens: [300]}}`:                                     true,
 	} {
 		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + folder + keys + "}]\n"})
 		r := &Report{}
@@ -203,7 +203,8 @@ func TestFilesThatAStartRefuses(t *testing.T) {
 	}
 	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 988097824\n"
 	dir := put(t, map[string]string{
-		"grebe.yaml":   "data_dir: data\nmodels: [{name: m, path: " + folder + "}]\ncatalog: {items: items.ndjson, users: users.ndjson}\n",
+		"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + folder + "}]\n" +
+			"catalog: {items: items.ndjson, users: users.ndjson}\n",
 		"items.ndjson": `{"id":"a"}` + "\n\n" + `{"id":"b"}` + "\n", "users.ndjson": `{"id":"u","history":["a"]}` + "\n",
 	})
 	check := func(name string) Finding {

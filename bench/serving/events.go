@@ -166,7 +166,8 @@ func (f *Files) outside(dir, checkpoint string, dim int) ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		tables = fmt.Appendf(tables, "  - {name: %[1]s, dim: %[2]d, format: bf16, store: file, file: %[1]s.bf16}\n", name, dim)
+		tables = fmt.Appendf(tables, "  - {name: %[1]s, dim: %[2]d, format: bf16, store: file, file: %[1]s.bf16}\n", name,
+			dim)
 		return os.WriteFile(filepath.Join(dir, name+".bf16"), rows.Data, 0o600)
 	}
 	model := fmt.Appendf(nil, "    item_table: items\n    device_rows: %s\n", f.DeviceRows)

@@ -299,8 +299,8 @@ func (m *Model) CannotRank() bool {
 	return m.Scoring.Kind != "pointwise" && !m.HasCodes() && i.Text == "" && len(i.Tokens) == 0
 }
 
-// AsksNothing reports whether a model scores each item by itself, but neither an instruction nor the text behind an item
-// asks for it.
+// AsksNothing reports whether a model scores each item by itself, but neither an instruction nor the text behind an
+// item asks for it.
 func (m *Model) AsksNothing() bool {
 	i := &m.Prompt.Instruction
 	return m.Scoring.Kind == "pointwise" && i.Text == "" && len(i.Tokens) == 0 &&
