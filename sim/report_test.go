@@ -49,6 +49,19 @@ func TestSweepAndPage(t *testing.T) {
 	}
 }
 
+// A report of too few requests says so.
+func TestTooFewRequests(t *testing.T) {
+	for n, want := range map[int]string{enough - 1: "counted only 99 of 99 requests", enough: ""} {
+		rep, err := Play(t.Context(), fleetOf(t, "none", func(s *Scenario) { s.Requests = n }), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rep.Warning(); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%d requests: %q", n, got)
+		}
+	}
+}
+
 // A run that is interrupted reports what it has.
 func TestStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -308,12 +308,19 @@ func (s *Scenario) Validate() error {
 	p.add(s.Queue >= 1 && s.Queue <= 1<<20, "queue", "%d: want 1 to 1048576", s.Queue)
 	p.add(s.Batch == 0 || s.Batch == 1, "batch", "%d: want 1 for no batching, or 0", s.Batch)
 	p.add(s.Requests >= 0, "requests", "%d: want at least 0", s.Requests)
-	p.add(s.Requests > 0 || s.Duration.Duration > 0 || s.Trace.File != "" && !s.Trace.Repeat, "requests",
+	given := s.Trace.File != "" || s.Users.Count != 0 || s.Users.File != "" || s.Items.Count != 0
+	if !given {
+		p = append(p, errors.New("nothing says which requests come: give --trace FILE, or describe requests, load, users "+
+			"and items (grebe sim --example)"))
+	}
+	p.add(!given || s.Requests > 0 || s.Duration.Duration > 0 || s.Trace.File != "" && !s.Trace.Repeat, "requests",
 		"neither requests nor a duration: the run would not end")
 	p.add(s.Duration.Duration == 0 || s.Warmup.Duration < s.Duration.Duration, "warmup", "%v is as long as the run",
 		s.Warmup)
 	s.checkPrompt(&p)
-	s.checkLoad(&p)
+	if given {
+		s.checkLoad(&p)
+	}
 	s.checkFleet(&p)
 	s.checkPlaces(&p)
 	s.checkHolders(&p)

@@ -55,6 +55,20 @@ func TestBadScenarios(t *testing.T) {
 	}
 }
 
+// Without a trace, users and items the one complaint is that nothing says which requests come.
+func TestScenarioWithoutRequests(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.yaml")
+	text := "load: {rate: 60}\nwarmup: 60s\nfleet: {nodes: 1, profile: h200-qwen2-1.5b}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ReadScenario(file, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "nothing says which requests come: give --trace FILE") ||
+		strings.Contains(err.Error(), "\n") {
+		t.Errorf("got the error %v", err)
+	}
+}
+
 func TestBadTraces(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "t.ndjson")
 	good := `{"time":0,"user":"a","user_tokens":100,"items":["x","y"],"item_tokens":[10,12]}

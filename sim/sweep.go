@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -16,6 +17,22 @@ type Report struct {
 	SLO     float64 `json:"slo_ms"`
 	Within  float64 `json:"within"` // the share of requests that counts as enough
 	Stopped bool    `json:"stopped,omitempty"`
+}
+
+// enough is the number of requests of a run below which its shares and percentiles are luck.
+const enough = 100
+
+// Warning says that a run counted too few requests; "": none did.
+func (rep *Report) Warning() string {
+	if len(rep.Runs) == 0 || rep.Stopped {
+		return ""
+	}
+	least := slices.MinFunc(rep.Runs, func(a, b *Result) int { return a.Requests - b.Requests })
+	if least.Requests >= enough {
+		return ""
+	}
+	return fmt.Sprintf("a run counted only %d of %d requests; those of the warm-up are never counted. This is too few "+
+		"for a figure: give %d or more, by a longer trace or run, or a shorter warmup", least.Requests, least.Ended, enough)
 }
 
 // Play runs a scenario, or its sweep. If ctx ends, the report has what there is.

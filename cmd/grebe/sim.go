@@ -65,6 +65,9 @@ func (c *simCmd) Run(w *cli.World) error {
 	if err != nil {
 		return err
 	}
+	if text := rep.Warning(); text != "" {
+		fmt.Fprintln(w.Stderr, "Warning: "+text)
+	}
 	if c.HTML != "" {
 		if err := writeTo(c.HTML, rep.HTML); err != nil {
 			return fmt.Errorf("write plots: %w", err)
