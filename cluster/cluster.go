@@ -194,12 +194,19 @@ func (c *Cluster) Share(items *catalog.Catalog, replaced func()) (*replica.Node,
 	}
 	n, err := replica.New(replica.Options{
 		Node: c.cfg.Node, Boot: c.boot, Catalog: items, Coordinator: c.cfg.Coordinator, Peers: c.peers, Dial: c.dial,
-		Replaced: forget, Log: c.cfg.Log,
+		Replaced: forget, Reachable: c.reachable, Log: c.cfg.Log,
 	})
 	if err == nil {
 		clusterv1.RegisterReplicaServer(c.wire.grpc, n)
 	}
 	return n, err
+}
+
+// reachable reports whether the coordinator answers.
+func (c *Cluster) reachable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.members.Up()
 }
 
 // Start announces this process. It gets requests from others once Ready is called. It returns an error if a member and

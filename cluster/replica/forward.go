@@ -33,10 +33,11 @@ func (n *Node) Forward(ctx context.Context, request []byte, repeatable bool) ([]
 		case holder != "" && holder != n.o.Node:
 			var reply []byte
 			if reply, err = n.write(within, holder, request); err == nil {
+				n.answered()
 				return reply, nil
 			}
 			if errors.Is(err, catalog.ErrUncertain) && !repeatable {
-				return nil, err
+				return nil, n.gaveUp(ctx, err)
 			}
 		}
 		if err != nil && !errors.Is(failed, catalog.ErrUncertain) { // an unknown outcome stays unknown
@@ -46,22 +47,64 @@ func (n *Node) Forward(ctx context.Context, request []byte, repeatable bool) ([]
 			if errors.Is(failed, catalog.ErrNotLeader) {
 				failed = fmt.Errorf("%w: %w", catalog.ErrUnavailable, failed)
 			}
-			return nil, failed
+			return nil, n.gaveUp(ctx, failed)
 		}
 	}
+}
+
+// noAnswer says that a leader does not answer. The cause is for the log: who writes can do nothing about it.
+type noAnswer struct {
+	node  string
+	cause error
+}
+
+func (e *noAnswer) Error() string {
+	return fmt.Sprintf("node %s, which leads the catalog, does not answer", e.node)
+}
+
+// gaveUp returns the error of a write that was not carried out, with what can be done about it. The first cause of an
+// outage is logged.
+func (n *Node) gaveUp(ctx context.Context, err error) error {
+	var silent *noAnswer
+	if errors.As(err, &silent) && !errors.Is(ctx.Err(), context.Canceled) {
+		n.mu.Lock()
+		first := !n.mute
+		n.mute = true
+		n.mu.Unlock()
+		if first {
+			n.o.Log.Warn("the leader of the catalog does not answer", "node", silent.node, "error", silent.cause)
+		}
+	}
+	switch {
+	case n.o.Reachable != nil && !n.o.Reachable():
+		return fmt.Errorf("%w; the coordinator does not answer, so no node can take the lead: bring it back "+
+			"(`grebe cluster status` shows which nodes are there)", err)
+	case silent != nil && errors.Is(err, catalog.ErrUncertain):
+		return fmt.Errorf("%w; another node leads within seconds: ask it, and write again if it did not", err)
+	case silent != nil:
+		return fmt.Errorf("%w; another node leads within seconds: try again", err)
+	}
+	return err
+}
+
+// answered ends an outage.
+func (n *Node) answered() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mute = false
 }
 
 // write has a node carry out a write. Its error is ErrUncertain, or it has changed nothing.
 func (n *Node) write(ctx context.Context, node string, request []byte) ([]byte, error) {
 	client, err := n.client(node)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", catalog.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", catalog.ErrUnavailable, &noAnswer{node, err})
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := client.Write(ctx, large)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", catalog.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", catalog.ErrUnavailable, &noAnswer{node, err})
 	}
 	for rest := request; ; {
 		k := min(len(rest), piece)
@@ -72,12 +115,12 @@ func (n *Node) write(ctx context.Context, node string, request []byte) ([]byte, 
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", catalog.ErrUnavailable, err)
+			return nil, fmt.Errorf("%w: %w", catalog.ErrUnavailable, &noAnswer{node, err})
 		}
 	}
 	r, err := stream.CloseAndRecv()
 	if err != nil {
-		return nil, fmt.Errorf("%w: node %s: %w", catalog.ErrUncertain, node, err)
+		return nil, fmt.Errorf("%w: %w", catalog.ErrUncertain, &noAnswer{node, err})
 	}
 	switch r.Outcome {
 	case clusterv1.Outcome_OUTCOME_DONE:

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -85,6 +86,16 @@ func TestUnknownOutcomes(t *testing.T) {
 		if _, err := p.Forward(t.Context(), large, false); !errors.Is(err, catalog.ErrUnavailable) ||
 			errors.Is(err, catalog.ErrUncertain) {
 			t.Errorf("no connection: %v", err)
+		}
+		for away, says := range map[bool]string{
+			false: "node ghost, which leads the catalog, does not answer; another node leads within seconds: try again",
+			true:  "does not answer; the coordinator does not answer, so no node can take the lead: bring it back",
+		} {
+			p.away.Store(away)
+			_, err := p.Forward(t.Context(), large, true)
+			if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "rpc error") {
+				t.Errorf("coordinator away %v: %v", away, err)
+			}
 		}
 		if ghost.writes.Load() != before {
 			t.Error("a write without a connection")

@@ -76,7 +76,9 @@ type Options struct {
 	// catalog did not have may have been deleted meanwhile: KV that is kept under such users' ids must go. nil: nobody
 	// wants to know.
 	Replaced func()
-	Log      *slog.Logger // nil: none
+	// Reachable reports whether the coordinator answers, for messages. It does not wait. nil: it is not known.
+	Reachable func() bool
+	Log       *slog.Logger // nil: none
 }
 
 // Validate checks the options and sets defaults.
@@ -141,6 +143,7 @@ type Node struct {
 	conns    map[string]*conn // by node
 	caughtUp chan struct{}
 	problem  error // why the cluster refuses this node
+	mute     bool  // the last write got no answer from the leader, which was logged
 }
 
 type conn struct {

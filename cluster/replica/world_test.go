@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ type process struct {
 	*Node
 	w       *world
 	id      string
+	away    atomic.Bool // the coordinator
 	catalog *catalog.Catalog
 	client  coord.Coordinator
 	server  *grpc.Server
@@ -138,8 +140,9 @@ func (w *world) start(id string) *process {
 	w.mu.Unlock()
 	p.Node, err = New(Options{Node: id, Boot: boot, Catalog: p.catalog, Coordinator: p.client, Peers: w.peers,
 		TTL: w.ttl, Lag: w.ttl, Log: log,
-		Dial:     func(node, address string) (*grpc.ClientConn, error) { return w.dial(id, node, address) },
-		Replaced: func() { p.mu.Lock(); p.replaced++; p.mu.Unlock() }})
+		Dial:      func(node, address string) (*grpc.ClientConn, error) { return w.dial(id, node, address) },
+		Reachable: func() bool { return !p.away.Load() },
+		Replaced:  func() { p.mu.Lock(); p.replaced++; p.mu.Unlock() }})
 	if err != nil {
 		w.t.Fatal(err)
 	}
