@@ -28,6 +28,22 @@ func codesOf(cfg *config.Config) ([]generate.Codes, error) {
 	return out, nil
 }
 
+// CodeSizes returns how many codes each level of a model has, from code 0 on; nil if it has none. It reads no weights.
+func CodeSizes(mc *config.Model) ([]int, error) {
+	if hstu.Is(mc.Path) || !mc.HasCodes() {
+		return nil, nil
+	}
+	b, err := BuilderOf(mc)
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", mc.Name, err)
+	}
+	sizes := make([]int, b.Depth())
+	for l := range sizes {
+		sizes[l] = b.LevelSize(l)
+	}
+	return sizes, nil
+}
+
 // BuilderOf makes a model's prompt builder.
 func BuilderOf(mc *config.Model) (*prompt.Builder, error) {
 	described, err := model.ReadConfig(mc.Path)

@@ -80,6 +80,9 @@ func TestEdgesOfTheVocabulary(t *testing.T) {
 	if got := b.CodeSizes([]int32{3, 0, 1, 5}); !slices.Equal(got, []int{4, 6}) {
 		t.Errorf("codes up to 3 and 5 take %v", got)
 	}
+	if got := []int{b.LevelSize(0), b.LevelSize(1)}; !slices.Equal(got, []int{10, 10}) {
+		t.Errorf("LevelSize = %v", got)
+	}
 	if got := b.LevelTokens(1, 12); !slices.Equal(got, []int32{310, 311, 312, 313, 314, 315, 316, 317, 318, 319, 0, 0}) {
 		t.Errorf("the tokens of level 1: %v", got)
 	}

@@ -156,6 +156,18 @@ func (b *Builder) CodeSizes(used []int32) []int {
 	return sizes
 }
 
+// LevelSize returns how many codes a level has, from code 0 on.
+func (b *Builder) LevelSize(level int) int {
+	if len(b.codes.Pattern) == 0 {
+		return int(b.codes.Size[level])
+	}
+	for c := int32(0); ; c++ {
+		if _, ok := b.patternToken(level, c); !ok {
+			return int(c)
+		}
+	}
+}
+
 // LevelTokens returns the tokens of the codes 0 … size−1 of a level; a code that the vocabulary does
 // not have, and that no item has either, stands as token 0.
 func (b *Builder) LevelTokens(level, size int) []int32 {

@@ -3,6 +3,7 @@
 package codebook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,19 +14,23 @@ import (
 	"slices"
 
 	"grebe/codes"
+	"grebe/ingest"
 	"grebe/internal/durable"
 )
 
 // Make makes codes for the items of a file.
 type Make struct {
-	Items      string // NDJSON
-	Out        string // items with codes; "": none is written
+	Items      ingest.ItemFile
+	Out        string // items with codes, NDJSON; "": none is written
 	Codebook   string // where the codebook is, or is written to
 	Fresh      bool   // make a new codebook even if there is one
 	Options    codes.Options
-	Levels     int  // of a new codebook whose Options have no Sizes; default 3
-	Collisions bool // items may share codes
+	Levels     int   // of a new codebook whose Options have no Sizes; default those of Model, or 3
+	Model      []int // codes of each level that the model of these items has; nil: not known
+	Collisions bool  // items may share codes
 	Threads    int
+	// Misfit is called before the work with the sizes of the codebook's levels, if Model has not all of these codes.
+	Misfit func(sizes []int)
 	// Rows returns the embeddings of items, given their places in the file, one after the other.
 	Rows func(ctx context.Context, items *Items, places []int) (rows []float32, dims int, err error)
 }
@@ -39,11 +44,12 @@ type Result struct {
 }
 
 // Run makes the codes. Items of an existing codebook keep theirs.
-func (m *Make) Run(ctx context.Context) (*Result, error) {
+func (m *Make) Run(ctx context.Context) (result *Result, err error) {
 	items, err := ReadItems(ctx, m.Items)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, items.Close()) }()
 	old, err := m.old()
 	if err != nil {
 		return nil, err
@@ -59,6 +65,9 @@ func (m *Make) Run(ctx context.Context) (*Result, error) {
 		if _, ok := known[id]; !ok {
 			places = append(places, i)
 		}
+	}
+	if sizes := m.sizes(len(places), old); m.Model != nil && !fit(sizes, m.Model) && m.Misfit != nil {
+		m.Misfit(sizes)
 	}
 	made, result, err := m.add(ctx, items, places, old)
 	if err != nil {
@@ -100,6 +109,38 @@ func (m *Make) old() (*codes.Saved, error) {
 			m.Codebook, old.Sizes(), s)
 	}
 	return old, nil
+}
+
+// sizes returns how many codes each level has: those of an old codebook, or of a new one for n items.
+func (m *Make) sizes(n int, old *codes.Saved) []int {
+	switch {
+	case old != nil:
+		return old.Sizes()
+	case m.Options.Sizes != nil:
+		return m.Options.Sizes
+	case m.Model == nil || m.Levels > 0 && m.Levels != len(m.Model) || slices.Min(m.Model) < 1:
+		return codes.Sizes(n, cmp.Or(m.Levels, 3))
+	}
+	sizes := slices.Clone(m.Model)
+	for l, few := range codes.Sizes(n, len(sizes)) {
+		if sizes[l] > min(n, codes.MaxSize) { // a level cannot have more codes than items
+			sizes[l] = few
+		}
+	}
+	return sizes
+}
+
+// fit reports whether a model has all codes of levels with these sizes.
+func fit(sizes, model []int) bool {
+	if len(sizes) != len(model) {
+		return false
+	}
+	for l := range sizes {
+		if sizes[l] > model[l] {
+			return false
+		}
+	}
+	return true
 }
 
 // add gives codes to the items at places. Those of an old codebook keep theirs.
@@ -157,13 +198,7 @@ func (m *Make) paths(
 		return made.Encode(machine, rows, dims)
 	}
 	o := m.Options
-	if o.Sizes == nil {
-		levels := m.Levels
-		if levels == 0 {
-			levels = 3
-		}
-		o.Sizes = codes.Sizes(len(rows)/dims, levels)
-	}
+	o.Sizes = m.sizes(len(rows)/dims, nil)
 	step := o.Step
 	o.Step = func(p codes.Progress) error {
 		if step != nil {

@@ -2,8 +2,10 @@ package codebook
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -15,6 +17,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/codes"
 	"grebe/compute"
+	"grebe/ingest"
 	"grebe/model/safetensors"
 )
 
@@ -25,6 +28,8 @@ func write(t *testing.T, name string, data []byte) string {
 	}
 	return name
 }
+
+func from(path string) ingest.ItemFile { return ingest.ItemFile{Path: path} }
 
 // npy returns a NumPy file of numbers.
 func npy(kind string, rows, cols int, values []float32) []byte {
@@ -64,12 +69,13 @@ func lines(from, to int) []byte {
 // coded returns the codes of a file's items, by id.
 func coded(t *testing.T, path string) map[string]string {
 	t.Helper()
-	items, err := ReadItems(t.Context(), path)
+	items, err := ReadItems(t.Context(), from(path))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer items.Close()
 	out := map[string]string{}
-	err = items.Each(t.Context(), func(_ int, m *grebev1.Item) error {
+	err = items.Each(t.Context(), func(m *grebev1.Item) error {
 		if m.GetText() != "item "+m.Id[1:] || len(m.Attributes) != 1 {
 			t.Errorf("%s lost its text or attributes: %v", m.Id, m)
 		}
@@ -103,7 +109,7 @@ func TestMake(t *testing.T) {
 		write(t, filepath.Join(dir, "f8.npy"), npy("<f8", n, dims, values)), tensors,
 	} {
 		m := &Make{
-			Items: items, Out: filepath.Join(dir, "out.ndjson"), Codebook: filepath.Join(dir, "book"), Fresh: true,
+			Items: from(items), Out: filepath.Join(dir, "out.ndjson"), Codebook: filepath.Join(dir, "book"), Fresh: true,
 			Threads: i + 1,
 			Options: codes.Options{Balance: 2}, Rows: (&Embeddings{Path: path}).Rows,
 		}
@@ -128,7 +134,8 @@ func TestMake(t *testing.T) {
 
 	more := halves((n + 100) * dims)
 	m := &Make{
-		Items: write(t, filepath.Join(dir, "more.ndjson"), lines(1, n+100)), Out: filepath.Join(dir, "more"), Threads: 2,
+		Items: from(write(t, filepath.Join(dir, "more.ndjson"), lines(1, n+100))), Out: filepath.Join(dir, "more"),
+		Threads:  2,
 		Codebook: filepath.Join(dir, "book"),
 		Rows:     (&Embeddings{Path: write(t, filepath.Join(dir, "m.npy"), npy("<f4", n+99, dims, more[dims:]))}).Rows,
 	}
@@ -166,7 +173,8 @@ func TestMake(t *testing.T) {
 func TestSharedCodesAreReported(t *testing.T) {
 	dir := t.TempDir()
 	m := &Make{
-		Items: write(t, filepath.Join(dir, "items.ndjson"), lines(0, 4)), Codebook: filepath.Join(dir, "book"), Threads: 1,
+		Items: from(write(t, filepath.Join(dir, "items.ndjson"), lines(0, 4))), Codebook: filepath.Join(dir, "book"),
+		Threads:    1,
 		Collisions: true, Options: codes.Options{Sizes: []int{2}},
 		Rows: (&Embeddings{Path: write(t, filepath.Join(dir, "e.npy"), npy("<f4", 4, 1, []float32{1, 1, 9, 1}))}).Rows,
 	}
@@ -203,7 +211,7 @@ func TestBadFiles(t *testing.T) {
 		rows        Embeddings
 	}{
 		{file("empty", nil), "empty has no items", Embeddings{Path: rows}},
-		{file("noid", []byte("{\"text\":\"a\"}\n")), "noid:1: the item has no id", Embeddings{Path: rows}},
+		{file("noid", []byte("{\"text\":\"a\"}\n")), "noid:1: id: is missing", Embeddings{Path: rows}},
 		{file("twice", append(lines(0, 2), lines(1, 2)...)), `twice:3: the id "i1" is that of line 2 too`,
 			Embeddings{Path: rows}},
 		{file("json", []byte("{\"id\":\"a\"}\n\n{\"id\":")), "json:3: ", Embeddings{Path: rows}},
@@ -226,12 +234,103 @@ func TestBadFiles(t *testing.T) {
 		{good, "the shape [2], want two dimensions", Embeddings{Path: two, Tensor: "b"}},
 		{good, "has no named tensors", Embeddings{Path: rows, Tensor: "b"}},
 	} {
-		m := &Make{Items: c.items, Codebook: filepath.Join(dir, "book"), Threads: 1, Rows: c.rows.Rows}
+		m := &Make{Items: from(c.items), Codebook: filepath.Join(dir, "book"), Threads: 1, Rows: c.rows.Rows}
 		if _, err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, %s: %v, want %q", c.items, c.rows.Path, err, c.want)
 		}
 		if _, err := os.Stat(m.Codebook); !os.IsNotExist(err) {
 			t.Errorf("%s: a codebook was written (%v)", c.want, err)
+		}
+	}
+}
+
+// Items of every format that an import reads get the same codes.
+func TestFormats(t *testing.T) {
+	dir := t.TempDir()
+	values := halves(40 * 2)
+	rows := write(t, filepath.Join(dir, "e.npy"), npy("<f4", 40, 2, values))
+	csv := []byte("sku;title;tag\n")
+	for i := range 40 {
+		csv = fmt.Appendf(csv, "i%d;item %d;x\n", i, i)
+	}
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	if _, err := zip.Write(csv); err != nil {
+		t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fields := "id=sku,text=title,attributes.a=tag"
+	var first map[string]string
+	for name, f := range map[string]ingest.ItemFile{
+		"lines": from(write(t, filepath.Join(dir, "items.ndjson"), lines(0, 40))),
+		"csv":   {Path: write(t, filepath.Join(dir, "p.csv"), csv), Map: fields, Separator: ";"},
+		"gz":    {Path: write(t, filepath.Join(dir, "p.csv.gz"), packed.Bytes()), Map: fields, Separator: ";"},
+		"stdin": {Path: "-", Stdin: bytes.NewReader(csv), Format: "csv", Map: fields, Separator: ";"},
+	} {
+		m := &Make{
+			Items: f, Out: filepath.Join(dir, "out.ndjson"), Codebook: filepath.Join(dir, "book"), Fresh: true, Threads: 1,
+			Rows: (&Embeddings{Path: rows}).Rows,
+		}
+		if r, err := m.Run(t.Context()); err != nil || r.Added != 40 {
+			t.Fatalf("%s: %+v, %v", name, r, err)
+		}
+		got := coded(t, m.Out)
+		if first == nil {
+			first = got
+		}
+		if !maps.Equal(got, first) || len(got) != 40 {
+			t.Errorf("%s: got the codes %v, want %v", name, got, first)
+		}
+	}
+	m := &Make{
+		Items: ingest.ItemFile{Path: filepath.Join(dir, "p.csv"), Separator: ";"}, Codebook: filepath.Join(dir, "book"),
+		Threads: 1, Rows: (&Embeddings{Path: rows}).Rows,
+	}
+	if _, err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--map FIELD=COLUMN") {
+		t.Errorf("columns with other names: %v", err)
+	}
+}
+
+// A new codebook has the levels of the model, and one that does not fit the model is reported.
+func TestModelSizes(t *testing.T) {
+	dir := t.TempDir()
+	values := halves(100 * 2)
+	rows := write(t, filepath.Join(dir, "e.npy"), npy("<f4", 100, 2, values))
+	items := from(write(t, filepath.Join(dir, "items.ndjson"), lines(0, 100)))
+	for _, c := range []struct {
+		model, sizes, want []int
+		levels             int
+		misfit             bool
+	}{
+		{want: []int{16, 16, 16}},
+		{model: []int{8, 8, 8}, want: []int{8, 8, 8}},
+		{model: []int{64, 8}, levels: 2, want: []int{64, 8}},
+		{model: []int{8192, 8}, want: []int{64, 8}}, // more codes than items: the default number
+		{model: []int{64, 64}, sizes: []int{32, 32}, want: []int{32, 32}},
+		{model: []int{8, 8, 8}, sizes: []int{32, 8, 8}, want: []int{32, 8, 8}, misfit: true},
+		{model: []int{8, 8, 8}, levels: 2, want: []int{64, 64}, misfit: true},
+	} {
+		var misfit []int
+		m := &Make{
+			Items: items, Codebook: filepath.Join(dir, "book"), Fresh: true, Threads: 1, Levels: c.levels, Model: c.model,
+			Misfit: func(sizes []int) { misfit = sizes }, Options: codes.Options{Sizes: c.sizes},
+			Rows: (&Embeddings{Path: rows}).Rows,
+		}
+		for range 2 { // the second time there is a codebook
+			r, err := m.Run(t.Context())
+			if err != nil {
+				t.Fatalf("%+v: %v", c, err)
+			}
+			var got []int
+			for _, l := range r.Levels {
+				got = append(got, l.Size)
+			}
+			if !slices.Equal(got, c.want) || c.misfit != slices.Equal(misfit, c.want) {
+				t.Errorf("%+v: got %v, misfit %v", c, got, misfit)
+			}
+			m.Fresh, misfit = false, nil
 		}
 	}
 }

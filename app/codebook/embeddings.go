@@ -33,7 +33,7 @@ func (e *Embeddings) Rows(ctx context.Context, items *Items, places []int) (rows
 	defer m.close()
 	if m.rows != len(items.IDs) {
 		return nil, 0, fmt.Errorf("%s has %d rows and %s has %d items: there must be one row per item, in the same order",
-			e.Path, m.rows, items.path, len(items.IDs))
+			e.Path, m.rows, items.file.Name(), len(items.IDs))
 	}
 	rows = make([]float32, 0, len(places)*m.cols)
 	for at := 0; len(places) > 0; at++ {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,11 +55,55 @@ func TestCodes(t *testing.T) {
 		!strings.Contains(out, "effective") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
+	fromTheModel(t, file("items.ndjson"))
 	for _, args := range []string{
 		"", " --embeddings e.npy --model x", " -c x --tensor y", " --embeddings e.npy --levels 2 --sizes 4,4,4",
 	} {
 		if out, errs, code := grebe(t, strings.Fields("codes items.ndjson --codebook x"+args)...); code != cli.Misuse {
 			t.Errorf("%q: exit code %d: %s%s", args, code, out, errs)
+		}
+	}
+}
+
+// fromTheModel makes codes with the levels and sizes of a configuration's model, for items that come as CSV too.
+func fromTheModel(t *testing.T, items string) {
+	t.Helper()
+	config, csv := crashSite(t, 3), filepath.Join(t.TempDir(), "products.csv")
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := "    prompt: {lead_in"
+	text = []byte(strings.Replace(string(text), at, "    codes: {first_token: [300, 308], size: [8, 8]}\n"+at, 1))
+	rows := "sku,title\n"
+	for i := range 40 {
+		rows += fmt.Sprintf("i%d,lamp %d\n", i, i)
+	}
+	if err := errors.Join(os.WriteFile(config, text, 0o600), os.WriteFile(csv, []byte(rows), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args   []string
+		sizes  string
+		warned bool
+	}{
+		{[]string{items}, "[8 8]", false},
+		{[]string{csv, "--map", "id=sku,text=title"}, "[8 8]", false},
+		{[]string{items, "--sizes", "8,16"}, "[8 16]", true},
+		{[]string{items, "--levels", "3"}, "[16 16 16]", true},
+	} {
+		book := filepath.Join(t.TempDir(), "book")
+		out, errs, code := grebe(t, append([]string{"codes", "-c", config, "--codebook", book, "--json"}, c.args...)...)
+		var got struct{ Levels []struct{ Size int } }
+		if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.Done {
+			t.Fatalf("%q: exit code %d: %s%s", c.args, code, out, errs)
+		}
+		var sizes []int
+		for _, l := range got.Levels {
+			sizes = append(sizes, l.Size)
+		}
+		if fmt.Sprint(sizes) != c.sizes || strings.Contains(errs, `model "demo" has [8 8]`) != c.warned {
+			t.Errorf("%q: levels of %v, want %s; %s", c.args, sizes, c.sizes, errs)
 		}
 	}
 }
