@@ -211,6 +211,23 @@ func (n *testNode) rank(ctx context.Context) (*grebev1.RankResponse, error) {
 	return resp.(*grebev1.RankResponse), nil
 }
 
+// Models of a group have the same entries, so all but the first name it.
+func TestSharedEntries(t *testing.T) {
+	t.Parallel()
+	s := coordtest.NewServer()
+	t.Cleanup(s.Close)
+	n := join(t, s, "n1", func(c *Config) {
+		c.Models = append(c.Models, Model{Name: "other", Group: "m", Numerics: "test"},
+			Model{Name: "alone", Group: "alone", Numerics: "test"})
+	})
+	waitFor(t, func() bool { return len(n.Status().Nodes) == 1 && len(n.Status().Nodes[0].Models) == 3 })
+	for i, want := range []string{"", "m", ""} {
+		if m := n.Status().Nodes[0].Models[i]; m.SharesWith != want {
+			t.Errorf("%s shares its entries with %q, want %q", m.Name, m.SharesWith, want)
+		}
+	}
+}
+
 func TestRequestsAreAnsweredByAll(t *testing.T) {
 	t.Parallel()
 	nodes := three(t, nil)

@@ -46,10 +46,14 @@ func (c *Cluster) Status() *status.Cluster {
 	}
 	c.mu.Unlock()
 	for i := range out.Nodes {
-		n := &out.Nodes[i]
+		n, first := &out.Nodes[i], map[*fleet]string{}
 		for j := range n.Models {
-			if f := c.fleets[n.Models[j].Name]; f != nil {
-				f.report(n, &n.Models[j])
+			m := &n.Models[j]
+			if f := c.fleets[m.Name]; f != nil {
+				f.report(n, m)
+				if m.SharesWith = first[f]; m.SharesWith == "" {
+					first[f] = m.Name
+				}
 			}
 		}
 	}

@@ -52,6 +52,8 @@ type Model struct {
 	Known     bool    `json:"known"`      // the index is up to date
 	AgeMs     float64 `json:"age_ms"`     // since the last proof of that
 	ErrorMs   float64 `json:"error_ms"`   // smoothed actual − predicted
+	// SharesWith is the model of the same checkpoint on this node whose entries these are; "": they are its own.
+	SharesWith string `json:"shares_with,omitempty"`
 	// Shards is how many of the 1,024 parts of its item table the node has cached. RowMs is the measured time to fetch a
 	// row. Both are 0 for models without a table.
 	Shards int     `json:"shards,omitempty"`

@@ -39,7 +39,7 @@ func threeNodes() *status.Cluster {
 }
 
 func TestClusterText(t *testing.T) {
-	const want = `Cluster demo, as n1 sees it. Coordinator up, epoch 7, routing predicted.
+	const want = `Cluster demo, as n1 sees it. Coordinator up, routing predicted.
 
 node  state           roles        backlog  entries      age  routed  failed  address
 n1 *  ACTIVE          node,router   0.0 ms    1,203  42.0 ms  12,034       0  127.0.0.1:8080
@@ -63,6 +63,21 @@ Last changes
 	got := clusterText(threeNodes())
 	if !strings.HasPrefix(got, want) || !strings.Contains(got, "n2  LEASE_LOST -> SUSPECT\n") ||
 		!strings.HasSuffix(got, "n2  joined, ACTIVE\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// Entries that two models share are counted once, and sizes are shown where one is known.
+func TestClusterTextCounts(t *testing.T) {
+	c := threeNodes()
+	other := c.Nodes[0].Models[0]
+	other.Name, other.SharesWith = "shop-pointwise", "shop"
+	c.Nodes[0].Models = append(c.Nodes[0].Models, other)
+	for i := range c.Placement.Nodes {
+		c.Placement.Nodes[i].Bytes = 0
+	}
+	got := clusterText(c)
+	if !strings.Contains(got, "0.0 ms    1,203  42.0 ms") || !strings.Contains(got, "\nnode  items\nn1    3,180\n") {
 		t.Errorf("got\n%s", got)
 	}
 }

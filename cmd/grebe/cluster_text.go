@@ -21,8 +21,7 @@ const clusterChanges = 8
 // clusterText describes a cluster to people.
 func clusterText(s *status.Cluster) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Cluster %s, as %s sees it. Coordinator %s, epoch %d, routing %s.\n\n", s.Name, s.Self, s.Coordinator,
-		s.Epoch, s.Routing)
+	fmt.Fprintf(&b, "Cluster %s, as %s sees it. Coordinator %s, routing %s.\n\n", s.Name, s.Self, s.Coordinator, s.Routing)
 	heads, rows := nodeRows(s)
 	if lineWidth(columns(heads, rows)) > clusterWidth { // the addresses are in the JSON too
 		heads = heads[:len(heads)-1]
@@ -43,15 +42,8 @@ func clusterText(s *status.Cluster) string {
 			fmt.Fprintf(&b, ", %s to be filled", human.Bytes(p.Moved))
 		}
 		b.WriteString("\n\n")
-		held := make([][]string, 0, len(p.Nodes))
-		for _, n := range p.Nodes {
-			size := ""
-			if n.Bytes > 0 {
-				size = human.Bytes(n.Bytes)
-			}
-			held = append(held, []string{cut(n.ID), count(int64(n.Items)), size})
-		}
-		writeTable(&b, []string{"node", "items", "size"}, held, 1)
+		heads, held := heldRows(p)
+		writeTable(&b, heads, held, 1)
 	}
 	if len(s.Transfers) > 0 {
 		b.WriteString("\nBlocks of KV between nodes\n\n")
@@ -78,6 +70,22 @@ func clusterText(s *status.Cluster) string {
 	return b.String()
 }
 
+// heldRows returns the columns of a placement map, without sizes if none is known.
+func heldRows(p *status.Placement) (heads []string, rows [][]string) {
+	heads = []string{"node", "items", "size"}
+	if !slices.ContainsFunc(p.Nodes, func(n status.Held) bool { return n.Bytes > 0 }) {
+		heads = heads[:2]
+	}
+	for _, n := range p.Nodes {
+		row := []string{cut(n.ID), count(int64(n.Items)), ""}
+		if n.Bytes > 0 {
+			row[2] = human.Bytes(n.Bytes)
+		}
+		rows = append(rows, row[:len(heads)])
+	}
+	return heads, rows
+}
+
 // shardRows returns which nodes have cached how many shards of their models' item tables, and the time to fetch a row.
 func shardRows(s *status.Cluster) (rows [][]string) {
 	for i := range s.Nodes {
@@ -100,7 +108,9 @@ func nodeRows(s *status.Cluster) (heads []string, rows [][]string) {
 		entries, known, heard := 0, len(n.Models) > 0, len(n.Models) > 0
 		for _, m := range n.Models {
 			backlog, age = max(backlog, m.BacklogMs), max(age, m.AgeMs)
-			entries += m.Entries
+			if m.SharesWith == "" {
+				entries += m.Entries
+			}
 			known, heard = known && m.Known, heard && m.AgeMs >= 0
 		}
 		row := []string{cut(n.ID), nodeState(n), strings.Join(n.Roles, ","), millis(backlog), count(int64(entries)),

@@ -88,7 +88,7 @@ function describe(c, node, self, perSecond) {
     backlog: milliseconds(most(models, "backlog_ms")),
     rate: perSecond === undefined ? "–" : short(Math.round(perSecond * 10) / 10),
     failed: whole(node.failed),
-    entries: models.length && (known || own) ? whole(models.reduce((a, m) => a + m.entries, 0)) : models.length ? "unknown" : "–",
+    entries: models.length && (known || own) ? whole(models.reduce((a, m) => a + (m.shares_with ? 0 : m.entries), 0)) : models.length ? "unknown" : "–",
     age: models.length && models.every((m) => m.age_ms >= 0) ? milliseconds(most(models, "age_ms")) + " ago" : "–",
     error: milliseconds(most(models, "error_ms")),
   };
@@ -152,17 +152,17 @@ function showPlacement(cluster) {
   const p = cluster.placement;
   whenChanged("placement", p || null, () => {
     if (!p) return [element("p", { class: "note" }, "no map is published: every node may hold every item")];
-    const top = Math.max(1, ...p.nodes.map((n) => n.items));
+    const top = Math.max(1, ...p.nodes.map((n) => n.items)), sized = p.nodes.some((n) => n.bytes);
     return [element("p", { class: "note" }, `${p.kind}, epoch ${p.epoch}${p.hot ? `, ${whole(p.hot)} hot items on all nodes` : ""}${p.moved_bytes ? `, ${short(p.moved_bytes, "B")} to be filled` : ""}`),
-      element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, "node"), element("th", {}, "items"), element("th", { class: "number" }, "size"))),
+      element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, "node"), element("th", {}, "items"), ...(sized ? [element("th", { class: "number" }, "size")] : []))),
         element("tbody", {}, ...p.nodes.map((n) => element("tr", {}, element("td", {}, n.id),
-          element("td", {}, element("meter", { max: top, value: n.items, "aria-hidden": "true" }), whole(n.items)), element("td", { class: "number" }, n.bytes ? short(n.bytes, "B") : "")))))];
+          element("td", {}, element("meter", { max: top, value: n.items, "aria-hidden": "true" }), whole(n.items)), ...(sized ? [element("td", { class: "number" }, n.bytes ? short(n.bytes, "B") : "")] : [])))))];
   });
 }
 
 function showSummary(cluster) {
   const active = cluster.nodes.filter((n) => n.state === "ACTIVE").length;
-  say(at("summary"), `Cluster ${cluster.name}: ${active} of ${cluster.nodes.length} nodes active · coordinator ${cluster.coordinator} · epoch ${cluster.epoch} · routing ${cluster.routing}`);
+  say(at("summary"), `Cluster ${cluster.name}: ${active} of ${cluster.nodes.length} nodes active · coordinator ${cluster.coordinator} · routing ${cluster.routing}`);
   const away = cluster.coordinator !== "up";
   at("problem").hidden = !away;
   if (away) say(at("problem"), "The coordinator does not answer. Requests are served; no node joins or leaves until it is back.");
