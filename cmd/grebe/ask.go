@@ -131,12 +131,28 @@ func (c *askFlags) post(w *cli.World, path string, body []byte) ([]byte, error) 
 		return nil, fmt.Errorf("%s: read the answer of %s: %w", op, c.Server, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, serverError(resp.Status, answer)
+		return nil, serverError(resp, answer)
 	}
 	return answer, nil
 }
 
-func serverError(status string, answer []byte) error {
+// serverError is answerError, and says how to give a key where one is needed.
+func serverError(resp *http.Response, answer []byte) error {
+	err := answerError(resp.Status, answer)
+	if hint := cli.KeyHint(resp.StatusCode); hint != "" {
+		err = fmt.Errorf("%w%s", err, hint)
+	}
+	return err
+}
+
+// adminError is answerError for a call that needs the role admin.
+func adminError(resp *http.Response, answer []byte) error {
+	return fmt.Errorf("%w (the role is admin: --key-file FILE or GREBE_API_KEY; or ask the admin listener)",
+		answerError(resp.Status, answer))
+}
+
+// answerError returns what the body of an answer says is wrong.
+func answerError(status string, answer []byte) error {
 	var e struct {
 		Error struct {
 			Code    string `json:"code"`

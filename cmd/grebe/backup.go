@@ -64,8 +64,11 @@ func (c *backupCmd) Run(w *cli.World) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("%w (the role is admin: --key-file FILE or GREBE_API_KEY; or ask the admin listener)",
-			refused(resp))
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+		if err != nil {
+			return err
+		}
+		return adminError(resp, body)
 	default:
 		return refused(resp)
 	}
@@ -83,7 +86,7 @@ func refused(resp *http.Response) error {
 	if err != nil {
 		return err
 	}
-	return serverError(resp.Status, body)
+	return serverError(resp, body)
 }
 
 func counted(m *backup.Manifest) string {

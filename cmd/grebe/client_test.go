@@ -144,3 +144,23 @@ func TestTablesShowTitles(t *testing.T) {
 		}
 	}
 }
+
+// A command without a key says how it is given one.
+func TestMissingKey(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"error": {"code": "unauthenticated", "message": "a key is needed"}}`)
+	}))
+	defer s.Close()
+	lines := filepath.Join(t.TempDir(), "items.ndjson")
+	if err := os.WriteFile(lines, []byte(`{"id": "a", "text": "b"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"recommend --user u", "import " + lines, "index", "backup " + lines + ".d",
+		"cluster status"} {
+		_, errs, code := command(t, append(strings.Fields(args), "--server", s.URL)...)
+		if code != cli.Failed || strings.Count(errs, "--key-file FILE") != 1 || !strings.Contains(errs, "GREBE_API_KEY") {
+			t.Errorf("%s exits with %d and says %s", args, code, errs)
+		}
+	}
+}

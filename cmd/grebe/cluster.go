@@ -181,8 +181,7 @@ func (c *clusterFlags) call(w *cli.World, client *http.Client, method, path stri
 	case http.StatusOK:
 		return body, nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("%w (the role is admin: --key-file FILE or GREBE_API_KEY; or ask the admin listener)",
-			serverError(resp.Status, body))
+		return nil, adminError(resp, body)
 	}
-	return nil, serverError(resp.Status, body)
+	return nil, serverError(resp, body)
 }

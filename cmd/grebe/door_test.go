@@ -129,7 +129,8 @@ func TestKeysAndCertificates(t *testing.T) {
 	if errs, code := rank(append(shown, "--key-file", shop)...); code != cli.Done {
 		t.Fatalf("with a key and a certificate: exits with %d and says %q", code, errs)
 	}
-	if errs, code := rank(shown...); code != cli.Failed || !strings.Contains(errs, "a key is needed") {
+	if errs, code := rank(shown...); code != cli.Failed || !strings.Contains(errs, "a key is needed") ||
+		!strings.Contains(errs, "--key-file FILE") {
 		t.Errorf("without a key: exits with %d and says %q", code, errs)
 	}
 	if errs, code := rank("--ca", ca.file, "--key-file", shop); code != cli.Failed {

@@ -115,6 +115,14 @@ func Unanswered(err error) error {
 	return err
 }
 
+// KeyHint says how a command is given a key, to follow the text of an answer with this status; else it is empty.
+func KeyHint(status int) string {
+	if status != http.StatusUnauthorized {
+		return ""
+	}
+	return " (on the command line: --key-file FILE, or the variable GREBE_API_KEY)"
+}
+
 // keyed sends a key with every request.
 type keyed struct {
 	next *http.Transport
