@@ -2,6 +2,7 @@ package generate
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,6 +108,19 @@ func (s *Snapshot) Attributes(name string) (has bool, all []string) {
 		return true, nil
 	}
 	return s.table.Named(name)
+}
+
+// Lacking returns those of the values of an attribute that no item has. A nil snapshot has every value.
+func (s *Snapshot) Lacking(name string, values []string) (out []string) {
+	if s == nil || s.table == nil {
+		return nil
+	}
+	for i, slots := range s.table.Having(name, values) {
+		if !slices.ContainsFunc(slots, s.index.Holds) {
+			out = append(out, values[i])
+		}
+	}
+	return out
 }
 
 // number returns an item's number in the index.

@@ -236,6 +236,28 @@ func checkAttributes[V any](field string, named map[string]V, items attributes) 
 	return nil
 }
 
+// unmatched returns notes on the values of a filter that no item has: they are probably misspelt. lacking returns those
+// of the values of an attribute that no item has. Longer lists than maxChecked are not checked.
+func unmatched(f filter.Filter, lacking func(name string, values []string) []string) (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		values := f[name].Any
+		if len(values) == 0 || len(values) > maxChecked {
+			continue
+		}
+		var none []string
+		for _, v := range lacking(name, values) {
+			none = append(none, Quoted(v))
+		}
+		if len(none) > 0 {
+			notes = append(notes, fmt.Sprintf("filter.%s: no item has %s", shown(name), strings.Join(none, ", ")))
+		}
+	}
+	return notes
+}
+
+// maxChecked bounds the values of an attribute that are checked: snapshots keep which items have so few.
+const maxChecked = 8
+
 // maxShown bounds the attributes that an error names.
 const maxShown = 20
 

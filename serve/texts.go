@@ -114,10 +114,16 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 		resp, err := s.fallBack(ctx, c, id, req, func(list []generate.Share) (*generate.Result, error) {
 			return c.model.Generate.Listed(r, list)
 		})
-		if err == nil && r.Rules.Temperature > 0 {
+		if err != nil {
+			return nil, err
+		}
+		if r.Rules.Temperature > 0 {
 			resp.Seed = &r.Rules.Seed
 		}
-		return resp, err
+		if resp.Short {
+			resp.Notes = append(resp.Notes, unmatched(r.Filter, c.model.Generate.Snapshot().Lacking)...)
+		}
+		return resp, nil
 	}
 	l, _ := c.model.Generate.Layout(r)
 	if err := c.checkEnd(l.End + c.model.Prompt.Depth() - 1); err != nil {
@@ -138,6 +144,7 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 		if resp.ShortReason = shortCatalog; res.Beam {
 			resp.ShortReason = shortBeam
 		}
+		resp.Notes = append(resp.Notes, unmatched(r.Filter, c.model.Generate.Snapshot().Lacking)...)
 	}
 	if r.Rules.Temperature > 0 {
 		resp.Seed = &r.Rules.Seed

@@ -95,6 +95,17 @@ func TestRecommendThenRank(t *testing.T) {
 	if none := ask(user + `"rank": {}, "filter": {"kind": ["none"]}`); none.Ranked != nil || !none.Short {
 		t.Errorf("of no items: %+v", none)
 	}
+	for filter, want := range map[string][]string{
+		`["none"]`: {`filter.kind: no item has "none"`}, `["2", "none", "nine"]`: {`filter.kind: no item has "none", "nine"`},
+		`["2"]`: nil,
+	} {
+		if got := r.recommend(t, user+`"n": 50, "filter": {"kind": `+filter+`}`); !slices.Equal(got.Notes, want) {
+			t.Errorf("%s: notes %q, want %q", filter, got.Notes, want)
+		}
+	}
+	if got := r.recommend(t, user+`"n": 1, "filter": {"kind": ["2", "none"]}`); got.Short || got.Notes != nil {
+		t.Errorf("enough items: %+v", got)
+	}
 	_, err := r.cat.PutUser(&grebev1.User{Id: "w", Events: []*grebev1.Event{{Item: "i20"}, {Item: "i21"}}})
 	must(t, err)
 	if cold :=

@@ -115,6 +115,31 @@ func TestRankExplains(t *testing.T) {
 	}
 }
 
+// The table of a recommendation has a column of codes if a result has codes, and shows notes.
+func TestRecommendTable(t *testing.T) {
+	answer := ""
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/recommend" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, answer)
+	}))
+	defer s.Close()
+	for _, c := range []struct{ answer, want string }{
+		{`{"results": [{"id": "a", "score": 1}]}`, "place  item  score   \n1      a     1.0000  \n"},
+		{`{"results": [{"id": "a", "score": 1, "codes": [7, 3]}]}`,
+			"place  item  score   codes  \n1      a     1.0000  7 3    \n"},
+		{`{"short": true, "notes": ["filter.x: no item has \"y\""]}`, "found\nnote: filter.x: no item has \"y\"\n"},
+	} {
+		answer = c.answer
+		out, errs, code := command(t, "recommend", "--server", s.URL, "--user", "u")
+		if code != cli.Done || !strings.Contains(out, c.want) {
+			t.Errorf("exits with %d, prints\n%s%s\nwant %q", code, out, errs, c.want)
+		}
+	}
+}
+
 // Tables show what items are, as far as the server tells.
 func TestTablesShowTitles(t *testing.T) {
 	items := http.StatusOK

@@ -82,8 +82,9 @@ type recommendResponse struct {
 		Codes []int   `json:"codes"`
 		Score float64 `json:"score"`
 	} `json:"results"`
-	Short   bool   `json:"short"`
-	Version string `json:"catalog_version"`
+	Short   bool     `json:"short"`
+	Notes   []string `json:"notes"`
+	Version string   `json:"catalog_version"`
 	cost
 }
 
@@ -224,16 +225,30 @@ func (r *recommendResponse) ids() []string {
 // table prints items for people; texts says what they are, nil when unknown.
 func (r *recommendResponse) table(out io.Writer, texts map[string]string) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "place\titem\tscore\tcodes\t\n")
+	coded := false // models of events have no codes
+	for _, x := range r.Results {
+		coded = coded || len(x.Codes) > 0
+	}
+	fmt.Fprint(t, "place\titem\tscore\t")
+	if coded {
+		fmt.Fprint(t, "codes\t")
+	}
+	fmt.Fprintln(t)
 	for i, x := range r.Results {
-		codes := strings.Trim(fmt.Sprint(x.Codes), "[]")
-		fmt.Fprintf(t, "%d\t%s\t%.4f\t%s\t%s\n", i+1, x.ID, x.Score, codes, texts[x.ID])
+		fmt.Fprintf(t, "%d\t%s\t%.4f\t", i+1, x.ID, x.Score)
+		if coded {
+			fmt.Fprintf(t, "%s\t", strings.Trim(fmt.Sprint(x.Codes), "[]"))
+		}
+		fmt.Fprintln(t, texts[x.ID])
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	if r.Short {
 		fmt.Fprintln(out, "fewer than asked for: no more items were found")
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(out, "note:", note)
 	}
 	_, err := fmt.Fprintf(out, "catalog version %s, %s\n", r.Version, &r.cost)
 	return err
