@@ -8,6 +8,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages whose tests share memory between goroutines.
 CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./engine ./catalog/... ./reuse/... ./dispatch/... ./generate ./app/divide ./serve/... ./server/... ./cluster/... ./bench/load
 
+# Packages with assembly. Where it is left out, and on other architectures, they have other files.
+ASSEMBLED := ./compute/cpu/... ./beam ./embed ./evict ./kv/proto ./bench/embed ./bench/gemm
+
 # The race detector needs cgo and a C compiler, which nothing else does. Three tests are left out there, because they take half a minute
 # each and others run the same goroutines with less to compute: TestTeacher (TestProducts), TestTransformers (TestSameBitsCachedOrBatched)
 # and TestTenThousandCandidates (TestReuseConcurrently).
@@ -126,7 +129,7 @@ cluster-test: ## campaigns of faults in clusters; the other tests run short form
 
 .PHONY: test-arm64
 test-arm64: ## everything compiles for arm64
-	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
+	$(GO) run ./internal/typecheck -arch arm64 ./...
 
 # Helm and Kubernetes' types are in a module of their own: Grebe does not depend on them. A copy of its go.mod follows the versions of go.mod.
 CHART := -mod=mod -modfile=$(CURDIR)/bin/chart.mod
@@ -141,6 +144,7 @@ chart: ## render the chart for Kubernetes with Helm's engine and check its objec
 .PHONY: lint
 lint: ## vet, staticcheck, gofmt, go.mod and generated files
 	$(GO) vet ./...
+	CGO_ENABLED=0 $(GO) vet -tags noasm $(ASSEMBLED)
 	$(GO) tool staticcheck ./...
 	@files=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 	if [ -n "$$files" ]; then echo "gofmt these files:"; echo "$$files"; exit 1; fi

@@ -69,7 +69,7 @@ var rules = []rule{
 	{"YAML", only(under("go.yaml.in/yaml"), "internal/config"),
 		"one package reads configuration; rooms take structs with a Validate"},
 	{"command-line flags", only(under("github.com/alecthomas/kong", "flag"), "cmd", "internal/cli", "internal/lines",
-		"internal/mutate", "internal/scripttest"),
+		"internal/mutate", "internal/scripttest", "internal/typecheck"),
 		"globals for flags make two servers in one process impossible"},
 	{"helpers of tests", func(importer, path string) bool {
 		return within(path, module) && strings.HasSuffix(path, "test") &&
