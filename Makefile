@@ -11,10 +11,14 @@ CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./engine .
 # Packages with assembly. Where it is left out, and on other architectures, they have other files.
 ASSEMBLED := ./compute/cpu/... ./beam ./embed ./evict ./kv/proto ./bench/embed ./bench/gemm
 
+# Tests of the engine run on the processor's kernels of each level, and on "far": the best of them with memory that the host cannot see.
+# Where kernels are not what is tested, far alone runs.
+ONELEVEL := /^(plain|avx2|avx512|amx)(_|$$)
+
 # The race detector needs cgo and a C compiler, which nothing else does. Three tests are left out there, because they take half a minute
 # each and others run the same goroutines with less to compute: TestTeacher (TestProducts), TestTransformers (TestSameBitsCachedOrBatched)
 # and TestTenThousandCandidates (TestReuseConcurrently).
-NORACE := ^(TestTeacher|TestTransformers|TestTenThousandCandidates)$$
+NORACE := ^(TestTeacher|TestTransformers|TestTenThousandCandidates)$$|$(ONELEVEL)
 HAVE_CC := $(shell command -v gcc || command -v clang)
 
 FUZZTIME ?= 60s
@@ -22,8 +26,9 @@ FUZZTIME ?= 60s
 # What hangs ends after this, per package. Go's own limit of 10 minutes is not far on a machine that is slow or shared.
 LIMIT ?= 30m
 
-# `make lint` vets everything once: go test need not do it again for each way of building.
-TEST := $(GO) test -vet=off -timeout $(LIMIT)
+# `make lint` vets everything once: go test need not do it again for each way of building. Two hundred binaries are linked
+# without symbols of debuggers, which takes half as long; stacks name functions and lines without them, too.
+TEST := $(GO) test -vet=off -ldflags '-s -w' -timeout $(LIMIT)
 
 .PHONY: help
 help: ## list the targets
@@ -111,15 +116,16 @@ else
 	CGO_ENABLED=1 $(TEST) -race -skip '$(NORACE)' $(CONCURRENT)
 endif
 
-# TestConformanceFar is left out without assembly: its device hands the kernels the host's bytes behind its addresses, so they do there
-# what they do in TestConformance, and the translation of addresses is the same with assembly.
+# TestConformanceFar and the engine's tests on "far" are left out without assembly: that device hands the kernels the host's bytes behind
+# its addresses, so they do there what they do elsewhere, and the translation of addresses is the same with assembly. So is what differs on
+# one thread (plain-1).
 .PHONY: test-noasm
 test-noasm: ## the portable kernels
-	CGO_ENABLED=0 $(TEST) -tags noasm -skip '^TestConformanceFar$$' ./compute/cpu/... ./engine/...
+	CGO_ENABLED=0 $(TEST) -tags noasm -skip '^TestConformanceFar$$|/^(far(_|$$)|plain-1$$)' ./compute/cpu/... ./engine/...
 
 .PHONY: test-invariants
 test-invariants: ## with expensive self-checks compiled in
-	CGO_ENABLED=0 $(TEST) -tags invariants ./pool ./kv ./engine
+	CGO_ENABLED=0 $(TEST) -tags invariants -skip '^TestTransformers$$|$(ONELEVEL)' ./pool ./kv ./engine
 	CGO_ENABLED=0 $(TEST) -tags invariants -run Reuse ./serve
 
 .PHONY: cluster-test

@@ -94,7 +94,7 @@ func entries(at *member, id string) (int, error) {
 func speaking(t *testing.T, versions string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "grebe-"+versions)
-	build := exec.Command("go", "build", "-ldflags", "-X grebe/cluster/protocol.spoken="+versions, "-o", name, ".")
+	build := exec.Command("go", "build", "-ldflags", "-s -w -X grebe/cluster/protocol.spoken="+versions, "-o", name, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build with versions %s: %v\n%s", versions, err, out)
