@@ -15,10 +15,11 @@ ASSEMBLED := ./compute/cpu/... ./beam ./embed ./evict ./kv/proto ./bench/embed .
 # Where kernels are not what is tested, far alone runs.
 ONELEVEL := /^(plain|avx2|avx512|amx)(_|$$)
 
-# The race detector needs cgo and a C compiler, which nothing else does. Three tests are left out there, because they take half a minute
-# each and others run the same goroutines with less to compute: TestTeacher (TestProducts), TestTransformers (TestSameBitsCachedOrBatched)
-# and TestTenThousandCandidates (TestReuseConcurrently).
-NORACE := ^(TestTeacher|TestTransformers|TestTenThousandCandidates)$$|$(ONELEVEL)
+# The race detector needs cgo and a C compiler, which nothing else does. Tests are left out there that compute much, where others run the
+# same goroutines with less to compute: TestTeacher (TestProducts), TestTransformers (TestSameBitsCachedOrBatched) and
+# TestTenThousandCandidates (TestReuseConcurrently), nine of the twelve seeds of TestReuseChangesNoScore (one for each place of memory stays),
+# and power cuts of the catalog's versions (TestVersionsAreWhatTheCatalogWas, TestKill).
+NORACE := ^(TestTeacher|TestTransformers|TestTenThousandCandidates|TestVersionsSurviveKillsAndPowerCuts)$$|^TestReuseChangesNoScore$$/^(0|3|[5-9]|1[01])$$|$(ONELEVEL)
 HAVE_CC := $(shell command -v gcc || command -v clang)
 
 FUZZTIME ?= 60s
