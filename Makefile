@@ -135,7 +135,7 @@ cluster-test: ## campaigns of faults in clusters; the other tests run short form
 	GREBE_TRIAL=full CGO_ENABLED=0 $(GO) test -timeout 90m -count 1 -v -run Trial ./cmd/grebe
 
 .PHONY: test-arm64
-test-arm64: ## everything compiles for arm64
+test-arm64: ## check the types of everything for arm64
 	$(GO) run ./internal/typecheck -arch arm64 ./...
 
 # Helm and Kubernetes' types are in a module of their own: Grebe does not depend on them. A copy of its go.mod follows the versions of go.mod.
