@@ -11,9 +11,14 @@ import "math"
 //
 // A move has a cost that the epoch does not show: the KV that is evicted might have served the next burst. So, if the
 // SLO is known, the boundary moves at full speed only if the share of hot users changes or the node is busy. Otherwise
-// it moves slowly, and memory that a calm time does not need stays available for a burst. A share of hot users that
-// falls far is no burst, and is followed at once; one that rises is a burst until it has lasted for six epochs. Under
-// traffic that does not change, moves become shorter whenever their direction turns, so the boundary settles.
+// it moves slowly, and memory that a calm time does not need stays available for a burst. Under traffic that does not
+// change, moves become shorter whenever their direction turns, so the boundary settles.
+//
+// A share of hot users that falls far is no burst, and is followed at once. One that rises may be a burst or may last.
+// Ghosts see new hot users only when their KV was evicted and they come again, which is late. But the memory that KV
+// needs per hot user is known from before the rise. So rows and KV share the pool in proportion to what rows had and
+// what KV needs now. Glance moves the boundary there, and back as soon as a burst ends. The next rise within five
+// minutes of a burst, and one that begins at a busy node, count as bursts until they have lasted for six epochs.
 //
 // Ghosts do not show how much memory KV can do without, so after a fall they lead too far, and late. But the memory
 // that KV needs to serve a hot user is known from before the fall. KV keeps what the users who are left need of it, in
@@ -31,6 +36,9 @@ type Climb struct {
 	follows bool    // the share of hot users drifted, and there was no burst since
 	surge   int     // number of glances in a row with many hot users
 	lent    float64 // share that KV got in this burst and has not given back
+	base    float64 // share before a rise that the boundary follows; 0: it follows none
+	recent  float64 // uses in an epoch, to the power of needGrows, from the last glances of a surge
+	wary    int     // epochs for which a rise still counts as a burst until it has lasted
 	need    float64 // share that KV needs for the uses of an epoch, to the power of needGrows, decayed; 0: not known
 	stride  float64 // most that the share moves in an epoch, 0: not known; see pace
 	last    float64 // direction of the last change
@@ -49,6 +57,13 @@ const (
 
 	strideGrows = 1.03 // growth of the largest change in an epoch, while the direction stays,
 	strideDrift = 1.25 // and when the share of hot users drifts
+)
+
+const (
+	riseStep   = 0.02 // most that the share moves in a glance that follows a rise
+	riseLeast  = 0.02 // shortest way that Decide follows
+	riseMemory = 0.8  // weight of earlier glances
+	waryEpochs = 60   // see Climb.wary
 )
 
 // Of the memory that KV needs. Both are fitted to workloads of regime.Training.
@@ -73,7 +88,7 @@ const (
 	glanceLeast = 100   // fewest requests of a glance that count
 )
 
-// Decide moves at most as far as the largest of Deltas, but further when the share of hot users fell. It allocates
+// Decide moves at most as far as the largest of Deltas, but further when the share of hot users changed. It allocates
 // nothing.
 func (c *Climb) Decide(o *Observation) Decision {
 	d := Decision{From: o.Alpha, Base: c.change(o)}
@@ -92,22 +107,34 @@ func (c *Climb) change(o *Observation) float64 {
 	if o.Requests == 0 {
 		return 0
 	}
-	was := c.course.out
+	was := c.course.out > 0
 	away, ended := c.course.note(o.Hot, o.Requests)
-	if was && !away && !ended { // it lasted
+	c.wary = max(c.wary-1, 0)
+	switch {
+	case ended:
+		if back := c.end(o); back > 0 {
+			return back
+		}
+	case was && !away:
+		if c.need > 0 {
+			return c.lasted(o)
+		}
 		c.stride, c.last, c.follows = largestMove, 0, true
 	}
 	if away && o.Hot < c.course.median() { // fewer hot users are no burst
 		c.course.restart(o.Hot)
-		c.emb, c.kv, c.stride, c.last, c.lent, c.follows = emb, kv, largestMove, 0, 0, true
+		c.emb, c.kv, c.stride, c.last, c.lent, c.base, c.follows = emb, kv, largestMove, 0, 0, 0, true
 		if jump := c.spare(o); jump > 0 {
 			c.emb, c.kv, c.stride = 0, 0, strideFall // the ghosts' savings are of another share
 			return jump
 		}
 		return c.pace(climbGain * lean(emb, kv))
 	}
-	if away {
+	switch {
+	case away && c.wary > 0:
 		return c.unlend(o)
+	case away:
+		return c.rise(o)
 	}
 	c.lent = 0
 	c.measure(o)
@@ -130,7 +157,7 @@ func uses(o *Observation) float64 {
 // measure notes how much memory KV has for its uses, and how much more it would need to have hits for all of them.
 func (c *Climb) measure(o *Observation) {
 	n := uses(o)
-	if n <= 0 || o.KVHit <= 0 {
+	if n <= 0 || o.KVHit <= 0 || !c.course.known() {
 		return
 	}
 	need := (1 - o.Alpha) * max(1, needHits*o.Hot/o.KVHit) / n
@@ -146,6 +173,50 @@ func (c *Climb) spare(o *Observation) float64 {
 		return 0
 	}
 	return max(0, 1-c.need*uses(o)-o.Alpha)
+}
+
+// way returns how far it is to the share that follows a rise, with so many uses in an epoch.
+func (c *Climb) way(o *Observation, uses float64) float64 {
+	if c.base == 0 {
+		c.base = o.Alpha + c.lent
+	}
+	return c.base/(c.base+c.need*uses) - o.Alpha
+}
+
+// rise follows a rise as far as glances did not. If they went further, some of that goes back.
+func (c *Climb) rise(o *Observation) float64 {
+	if c.need == 0 {
+		return c.unlend(o)
+	}
+	switch way := c.way(o, uses(o)); {
+	case way < -riseLeast:
+		return way
+	case way > 0:
+		return min(way, c.unlend(o))
+	}
+	return 0
+}
+
+// lasted settles at the share of a rise that was no burst.
+func (c *Climb) lasted(o *Observation) float64 {
+	way := c.way(o, uses(o))
+	c.course.restart(o.Hot)
+	c.emb, c.kv, c.stride, c.last, c.lent, c.base, c.follows = 0, 0, strideFall, 0, 0, 0, false
+	if way > -riseLeast {
+		return 0
+	}
+	return way
+}
+
+// end ends a burst. It returns the way back to the share before it. A busy node goes back as ghosts say: its link has
+// no time to fetch many rows at once.
+func (c *Climb) end(o *Observation) float64 {
+	back := max(0, c.base-o.Alpha)
+	c.lent, c.base, c.follows, c.wary = 0, 0, false, waryEpochs
+	if o.load() >= restAt {
+		return 0
+	}
+	return back
 }
 
 // pace bounds a change. At the right share noise decides about the direction, so the bound halves whenever the
@@ -194,16 +265,27 @@ func (c *Climb) Glance(o *Observation) (Decision, bool) {
 	}
 	d.Base = c.react(o)
 	d.To = Clip(o.Alpha + d.Base)
-	if c.surge > 0 {
-		c.lent += max(d.From-d.To, 0)
+	if c.surge > 0 && d.To < d.From {
+		c.lent += d.From - d.To
+		if c.base == 0 { // a surge of a busy node is served as a burst
+			c.wary = waryEpochs
+		}
 	}
 	return d, d.To != d.From
 }
 
 func (c *Climb) react(o *Observation) float64 {
+	if c.base > 0 && c.course.below(o.Hot, o.Requests) { // it was a burst
+		if back := c.end(o); back > 0 {
+			return back
+		}
+	}
 	c.surge++
 	if !c.course.above(o.Hot, o.Requests) {
 		c.surge = 0
+	}
+	if step := c.follow(o); step < 0 {
+		return step
 	}
 	bar := jammedAt
 	if c.surge > 0 && c.surge <= Glances {
@@ -221,6 +303,28 @@ func (c *Climb) react(o *Observation) float64 {
 		return rowStep
 	}
 	return 0
+}
+
+// follow returns a step towards the share that follows a rise, unless the node was busy when it began.
+func (c *Climb) follow(o *Observation) float64 {
+	if c.surge == 0 || c.wary > 0 || c.need == 0 {
+		return 0
+	}
+	epoch := *o
+	epoch.Requests *= Glances
+	if c.surge == 1 { // it may be chance
+		c.recent = uses(&epoch)
+		return 0
+	}
+	c.recent = riseMemory*c.recent + (1-riseMemory)*uses(&epoch)
+	if c.base == 0 && o.load() > busyAt {
+		return 0
+	}
+	way := c.way(o, c.recent)
+	if way > -climbCreep {
+		return 0
+	}
+	return max(way, -riseStep)
 }
 
 // savings returns what one more step of memory would have saved on each side, in weighted milliseconds.

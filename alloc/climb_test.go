@@ -169,6 +169,58 @@ func TestClimbKeepsWhatKVNeeds(t *testing.T) {
 	}
 }
 
+// rise lets epochs with glances pass and returns the share after each.
+func rise(c *Climb, alpha float64, epochs int, o Observation) []float64 {
+	var out []float64
+	for range epochs {
+		alpha += look(c, alpha, repeat(Glances, busy(o, o.LinkLoad))...)
+		alpha = live(c, alpha, o)[0]
+		out = append(out, alpha)
+	}
+	return out
+}
+
+// The share that follows a rise from a fifth to a half is where KV needs 2.5^needGrows times what it had.
+var risen = 0.7 / (0.7 + 0.3*math.Pow(2.5, needGrows))
+
+// KV gets what the new users need within three epochs. Nothing moves after that.
+func TestClimbFollowsARise(t *testing.T) {
+	for name, glances := range map[string]bool{"with glances": true, "too few requests for glances": false} {
+		c := &Climb{SLO: 30}
+		at := live(c, 0.7, repeat(15, users(0.2, needHits))...)[14]
+		got := live(c, at, users(0.34, 0.4))
+		if glances {
+			got = append(got, rise(c, got[0], 40, users(0.5, 0.7))...)
+		} else {
+			got = append(got, live(c, got[0], repeat(40, users(0.5, 0.7))...)...)
+		}
+		if math.Abs(at-0.7) > 1e-9 || math.Abs(got[2]-risen) > 0.02 || math.Abs(got[40]-got[2]) > 0.02 {
+			t.Errorf("%s: shares %.3f after %.3f, want %.3f from the third epoch on", name, got, at, risen)
+		}
+	}
+}
+
+// What followed a rise goes back within half a second when the burst ends. The next burst moves nothing, but a rise
+// that lasts is followed.
+func TestClimbGoesBackAfterABurst(t *testing.T) {
+	c := &Climb{SLO: 30}
+	at := live(c, 0.7, repeat(15, users(0.2, needHits))...)[14]
+	low := rise(c, at, 3, users(0.5, 0.7))[2]
+	other := *c
+	got := low + look(c, low, busy(users(0.2, needHits), 0.8))
+	if math.Abs(low-risen) > 0.02 || math.Abs(got-at) > 1e-9 {
+		t.Errorf("a burst at %.3f led to %.3f, and its end to %.3f; want %.3f and back", at, low, got, risen)
+	}
+	if moved := look(&other, low, busy(users(0.2, needHits), 0.9)); moved != 0 {
+		t.Errorf("at the end of a burst the node was busy, and the share moved by %.3f at once", moved)
+	}
+	live(c, at, repeat(courseEpochs, users(0.2, needHits))...)
+	late := rise(c, at, 12, users(0.5, 0.7))
+	if math.Abs(late[4]-at) > 0.001 || math.Abs(late[11]-risen) > 0.02 {
+		t.Errorf("a rise soon after a burst: shares %.3f, want %.3f for five epochs, then %.3f", late, at, risen)
+	}
+}
+
 func TestClimbAllocatesNothing(t *testing.T) {
 	c := &Climb{SLO: 30}
 	o := busy(hot(40), 0.99)

@@ -6,8 +6,8 @@ import "math"
 // away if its share is far from the median of the last ones. A share that lasts becomes the median.
 type course struct {
 	hot [courseEpochs]float64
-	n   int  // epochs noted
-	out bool // the last was away
+	n   int // epochs noted
+	out int // epochs in a row that were away
 }
 
 const (
@@ -31,8 +31,10 @@ func (c *course) note(hot float64, requests int) (away, ended bool) {
 	}
 	c.hot[c.n%courseEpochs] = hot
 	c.n++
-	ended = c.out && !away && math.Abs(hot-last) > courseJump/2
-	c.out = away
+	ended = c.out > 0 && !away && math.Abs(hot-last) > courseJump/2
+	if c.out++; !away {
+		c.out = 0
+	}
 	return away, ended
 }
 
@@ -46,6 +48,11 @@ func (c *course) restart(hot float64) {
 // last epochs.
 func (c *course) above(hot float64, requests int) bool {
 	return c.n > 2 && hot-c.median() > farFrom(requests)
+}
+
+// below reports whether a part of an epoch, with this number of requests, had a far smaller share than the last epoch.
+func (c *course) below(hot float64, requests int) bool {
+	return c.n > 0 && c.at(courseEpochs-1)-hot > farFrom(requests)
 }
 
 // farFrom returns the distance from the median beyond which a share of this many requests is not chance: courseJump

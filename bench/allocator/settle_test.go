@@ -50,26 +50,28 @@ func TestTheClimberSettles(t *testing.T) {
 	}
 }
 
-// After hot users became fewer the share is within three epochs where it ends, and stays there.
-func TestTheClimberFollowsAFall(t *testing.T) {
+// After the share of hot users changed, the boundary is within three epochs where it ends, and stays there.
+func TestTheClimberFollowsShifts(t *testing.T) {
 	for _, costs := range []string{"derived", "measured"} {
 		cost, err := Costs(costs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, seed := range regime.VerdictSeeds()[:2] {
-			spec, err := shifted(seed, 0.5, 0.2)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := play(cost, &spec, newClimb(), how{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := settle([]*played{p})
-			if got.Within != 1 || got.To-got.From < 0.2 || got.Span > 0.05 {
-				t.Errorf("%s costs, seed %d: from %.3f to %.3f in %d epochs, then it moves by %.3f", costs, seed, got.From,
-					got.To, got.Epochs[0], got.Span)
+		for _, shift := range []struct{ from, to, least, most float64 }{{0.5, 0.2, 0.2, 0.5}, {0.2, 0.5, -0.5, -0.2}} {
+			for _, seed := range regime.VerdictSeeds()[:2] {
+				spec, err := shifted(seed, shift.from, shift.to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := play(cost, &spec, newClimb(), how{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := settle([]*played{p})
+				if moved := got.To - got.From; got.Within != 1 || moved < shift.least || moved > shift.most || got.Span > 0.05 {
+					t.Errorf("%s costs, seed %d, hot users from %.1f to %.1f: from %.3f to %.3f in %d epochs, then it moves by %.3f",
+						costs, seed, shift.from, shift.to, got.From, got.To, got.Epochs[0], got.Span)
+				}
 			}
 		}
 	}
