@@ -53,7 +53,7 @@ type RankRequest struct {
 	Candidates     []Item  `json:"candidates"`            // 1 to 10000
 	TopK           int     `json:"top_k,omitempty"`       // 0: all
 	Prefix         string  `json:"prefix,omitempty"`      // auto when empty
-	DeadlineMillis int     `json:"deadline_ms,omitempty"` // 0: the server's
+	DeadlineMillis int     `json:"deadline_ms,omitempty"` // at most limits.deadline_ms; 0: slo_ms
 	RequestID      string  `json:"request_id,omitempty"`
 	Explain        bool    `json:"explain,omitempty"` // fill Parts and Route
 	Budget         *Budget `json:"budget,omitempty"`  // of a blended prompt; nil: the model's
@@ -115,7 +115,7 @@ type RecommendRequest struct {
 	Exclude        []string             `json:"exclude,omitempty"`
 	ExcludeSeen    bool                 `json:"exclude_seen,omitempty"`
 	Filter         map[string]Condition `json:"filter,omitempty"`
-	DeadlineMillis int                  `json:"deadline_ms,omitempty"` // 0: the server's
+	DeadlineMillis int                  `json:"deadline_ms,omitempty"` // as in RankRequest
 	RequestID      string               `json:"request_id,omitempty"`
 
 	Quota map[string]int                `json:"quota,omitempty"` // most results of a value of each attribute
@@ -165,7 +165,7 @@ func (c Condition) MarshalJSON() ([]byte, error) {
 type RankFound struct {
 	Model      string `json:"model,omitempty"`      // empty: the one that generates
 	Candidates int    `json:"candidates,omitempty"` // to find and rank; 0: n
-	Prefix     string `json:"prefix,omitempty"`     // as of RankRequest; empty: user
+	Prefix     string `json:"prefix,omitempty"`     // as in RankRequest; empty: user
 }
 
 // RankedBy says how items that were found were ranked.

@@ -39,7 +39,7 @@ const (
 	Internal       Code = "internal"        // a fault of the server: its log has the request_id
 	// not ready, stopping, or what the call needs cannot be reached: retry
 	Unavailable Code = "unavailable"
-	// the deadline passed before the answer: ask for less, or allow more time with deadline_ms
+	// the deadline passed before the request was computed: ask for less, or allow more time with deadline_ms
 	DeadlineExceeded Code = "deadline_exceeded"
 	// no node of the cluster can answer for this model: see grebe cluster status
 	NoNode Code = "no_node"

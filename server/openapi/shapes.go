@@ -111,7 +111,7 @@ func sampled(fields object) object {
 		"max_tokens": described(count, "At least the codes of a path."),
 		"temperature": described(object{"type": "number"},
 			"0: the best paths; above: paths are sampled without replacement. 0."),
-		"seed": count, "deadline_ms": described(count, "0: the server's."),
+		"seed": count, "deadline_ms": described(count, "As of /v1/recommend."),
 	}) {
 		fields[name] = field
 	}

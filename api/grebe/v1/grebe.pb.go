@@ -318,16 +318,19 @@ func (x *Event) GetId() string {
 }
 
 type RankRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // may be empty when one model is loaded
-	User          *User                  `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	Candidates    []*Item                `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`                    // 1 to 10000
-	TopK          int32                  `protobuf:"varint,4,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`                   // 0: all
-	Prefix        string                 `protobuf:"bytes,5,opt,name=prefix,proto3" json:"prefix,omitempty"`                            // auto (also when empty), user, item, none or blend
-	DeadlineMs    int32                  `protobuf:"varint,6,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // 0: the server's
-	RequestId     string                 `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`     // echoed; generated when empty
-	Explain       bool                   `protobuf:"varint,8,opt,name=explain,proto3" json:"explain,omitempty"`                         // report where the KV of each part of the prompt came from
-	Budget        *Budget                `protobuf:"bytes,9,opt,name=budget,proto3" json:"budget,omitempty"`                            // of a blended prompt; the model's when absent
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Model      string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // may be empty when one model is loaded
+	User       *User                  `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Candidates []*Item                `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`  // 1 to 10000
+	TopK       int32                  `protobuf:"varint,4,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"` // 0: all
+	Prefix     string                 `protobuf:"bytes,5,opt,name=prefix,proto3" json:"prefix,omitempty"`          // auto (also when empty), user, item, none or blend
+	// milliseconds until the answer, at most limits.deadline_ms; 0: slo_ms. A request that is predicted to miss it gets 429,
+	// and one that still waits when it passes gets 504. A batch that has begun is finished, and its requests are answered
+	// even if late. An idle server may compute a request although it is predicted to be late.
+	DeadlineMs    int32   `protobuf:"varint,6,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
+	RequestId     string  `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"` // echoed; generated when empty
+	Explain       bool    `protobuf:"varint,8,opt,name=explain,proto3" json:"explain,omitempty"`                     // report where the KV of each part of the prompt came from
+	Budget        *Budget `protobuf:"bytes,9,opt,name=budget,proto3" json:"budget,omitempty"`                        // of a blended prompt; the model's when absent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,7 +835,7 @@ type RecommendRequest struct {
 	Exclude       []string               `protobuf:"bytes,6,rep,name=exclude,proto3" json:"exclude,omitempty"`                                                                         // ids of items not wanted; unknown ones are passed over
 	ExcludeSeen   bool                   `protobuf:"varint,7,opt,name=exclude_seen,json=excludeSeen,proto3" json:"exclude_seen,omitempty"`                                             // leave out the items of the user's history and events; false when absent
 	Filter        map[string]*Condition  `protobuf:"bytes,8,rep,name=filter,proto3" json:"filter,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // conditions by attribute; items meet all of them
-	DeadlineMs    int32                  `protobuf:"varint,9,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`                                                // 0: the server's
+	DeadlineMs    int32                  `protobuf:"varint,9,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`                                                // as in a RankRequest; every batch of a search must begin before it
 	RequestId     string                 `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`                                                   // echoed; generated when empty
 	Quota         map[string]int32       `protobuf:"bytes,11,rep,name=quota,proto3" json:"quota,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // at most so many results of each value of an attribute; items without it are not limited
 	Boost         map[string]*Boosts     `protobuf:"bytes,12,rep,name=boost,proto3" json:"boost,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`  // added to the scores of items with a value of an attribute, -100 to 100 each
