@@ -190,7 +190,7 @@ func (t *Table) gather(ctx context.Context, keys []uint64, out []byte, known []b
 	t.fetch(ctx, s, &g)
 	took := time.Since(begin)
 	if shards != nil && g.Err == nil {
-		shards.fetched(g.Asked, took)
+		shards.Fetched(g.Asked, took)
 	}
 	rb := t.store.RowBytes()
 	for j, i := range s.misses {

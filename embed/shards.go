@@ -24,9 +24,9 @@ type Shards struct {
 	seen   atomic.Int64 // look-ups that were counted since then
 	counts [MostShards]struct{ looked, missed atomic.Int64 }
 
-	mu         sync.Mutex
-	tripped    bool    // there was a round trip to the store
-	took, rows float64 // recent milliseconds of round trips to the store, and the rows that they brought
+	mu      sync.Mutex
+	tripped bool // there was a round trip to the store
+	trips   trips
 }
 
 const (
@@ -34,7 +34,8 @@ const (
 	shardRecent = 256  // look-ups of a shard after which its counts are halved
 	shardLeast  = 4    // look-ups of a shard that say whether it is held
 	rowsRecent  = 4096 // rows after which the measured time of a row counts half
-	rowsTrip    = 256  // a round trip counts as if it brought so many rows at least
+	rowsTrip    = 256  // a round trip counts as if it brought so many rows at least, where all bring about as many
+	rowsVary    = 16   // standard deviation of the rows of a round trip from which on it says more than rowsTrip
 )
 
 // NewShards returns counts for keys below a number, before a cache of so many rows.
@@ -92,30 +93,53 @@ func halve(n *atomic.Int64) {
 	}
 }
 
-// fetched takes a round trip to the store that brought rows. Most of a short one is the way there, which the rows
-// of a request go together: a share of it per row would make many rows far too dear. The first one connects to the
-// store and does not count.
-func (s *Shards) fetched(rows int, took time.Duration) {
+// Fetched takes a round trip to the store that brought rows. The first one connects to the store and does not count.
+func (s *Shards) Fetched(rows int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.tripped {
 		s.tripped = true
 		return
 	}
-	rows = max(rows, rowsTrip)
-	keep := math.Exp2(-float64(rows) / rowsRecent)
-	s.took = s.took*keep + float64(took)/float64(time.Millisecond)
-	s.rows = s.rows*keep + float64(rows)
+	s.trips.add(float64(rows), float64(took)/float64(time.Millisecond))
 }
 
-// RowMs returns the measured milliseconds to fetch a row from the store; 0: none was measured.
+// RowMs returns the measured milliseconds to fetch a row from the store; 0: none was measured. The way to the store and
+// back is not counted: the rows of a request go it together.
 func (s *Shards) RowMs() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.rows == 0 {
+	return s.trips.row()
+}
+
+// trips are decayed sums over round trips to a store.
+type trips struct {
+	count, rows, ms, squares, products float64 // squares of rows, and products of rows and milliseconds
+	least                              float64 // rows, at least rowsTrip of each trip
+}
+
+func (t *trips) add(rows, ms float64) {
+	keep := math.Exp2(-max(rows, rowsTrip) / rowsRecent)
+	t.count = t.count*keep + 1
+	t.rows = t.rows*keep + rows
+	t.ms = t.ms*keep + ms
+	t.squares = t.squares*keep + rows*rows
+	t.products = t.products*keep + rows*ms
+	t.least = t.least*keep + max(rows, rowsTrip)
+}
+
+// row returns the milliseconds of a row: the slope of the line through the trips' rows and times. Trips with equally
+// many rows have no such line, because nothing tells the rows from the way. There most of a trip of few rows is taken
+// for the way.
+func (t *trips) row() float64 {
+	if t.rows == 0 {
 		return 0
 	}
-	return s.took / s.rows
+	guess := t.ms / t.least
+	covariance := t.products/t.count - t.rows/t.count*t.ms/t.count
+	variance := max(0, t.squares/t.count-t.rows/t.count*t.rows/t.count)
+	slope := (covariance + rowsVary*rowsVary*guess) / (variance + rowsVary*rowsVary)
+	return min(max(slope, guess/rowsTrip), t.ms/t.rows) // noise must not make rows free, or dearer than trips
 }
 
 // AppendHeld appends a bit for each shard, the lowest first: 1 if most of its recent look-ups were hits.

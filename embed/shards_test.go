@@ -114,15 +114,15 @@ func TestTheTimeOfARowFollowsTheStore(t *testing.T) {
 	if s.RowMs() != 0 {
 		t.Error("a time before the first round trip")
 	}
-	s.fetched(1000, time.Hour) // connects
+	s.Fetched(1000, time.Hour) // connects
 	for range 10 {
-		s.fetched(1000, 100*time.Millisecond)
+		s.Fetched(1000, 100*time.Millisecond)
 	}
 	if got := s.RowMs(); got < .099 || got > .101 {
 		t.Errorf("%v ms, want 0.1", got)
 	}
 	for range 100 {
-		s.fetched(1000, 10*time.Millisecond)
+		s.Fetched(1000, 10*time.Millisecond)
 	}
 	if got := s.RowMs(); got < .0099 || got > .0101 {
 		t.Errorf("%v ms, want 0.01", got)
@@ -134,7 +134,7 @@ func TestShortTripsDoNotMakeRowsDear(t *testing.T) {
 	for _, rows := range []int{1, 3, 16, 256, 2000} {
 		s := NewShards(100, 0)
 		for range 100 { // half a millisecond to the store, and 2 µs for a row
-			s.fetched(rows, 500*time.Microsecond+time.Duration(rows)*2*time.Microsecond)
+			s.Fetched(rows, 500*time.Microsecond+time.Duration(rows)*2*time.Microsecond)
 		}
 		if got := 1000 * s.RowMs(); got < 1.9 || got > 4.1 {
 			t.Errorf("after trips of %d rows 1,000 take %.1f ms, want 2 to 4", rows, got)
@@ -165,6 +165,22 @@ func TestHottestShards(t *testing.T) {
 		got := s.Hottest([]uint32{7}, slices.Values(keys))[1:]
 		if want = want[:min(Profile, len(want))]; !slices.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
+		}
+	}
+}
+
+// Behind a slow link, what a row takes does not depend on how short the round trips are.
+func TestTripsOfFewRowsTellWhatARowTakes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for _, row := range []time.Duration{2 * time.Microsecond, 200 * time.Microsecond} {
+		s := NewShards(100, 0)
+		for range 200 {
+			rows := 1 + rng.IntN(150)
+			way := 200*time.Microsecond + time.Duration(rng.IntN(100))*time.Microsecond
+			s.Fetched(rows, way+time.Duration(rows)*row)
+		}
+		if got, want := s.RowMs(), row.Seconds()*1e3; got < .8*want || got > 1.25*want {
+			t.Errorf("a row takes %.4f ms, want about %.4f", got, want)
 		}
 	}
 }
