@@ -6,6 +6,7 @@ import (
 
 	"grebe/alloc"
 	"grebe/embed"
+	"grebe/evict"
 	"grebe/plan"
 	"grebe/residency"
 	"grebe/sim/grains"
@@ -66,12 +67,17 @@ func (n *node) newEmbeddings() *embeddings {
 		return nil
 	}
 	count, rows := stream.Grains()
-	e := &embeddings{
-		stream: stream, rows: rows, grain: int64(rows) * p.RowBytes, total: p.DeviceBytes,
-		ghost:      alloc.NewGhost(4096 * s.Fleet.Workers),
-		controller: alloc.Static(s.Embeddings.Share), cache: grains.New(count, int(int64(rows)*p.RowBytes), p.DeviceBytes),
+	bytes := rows * int(p.RowBytes)
+	most, first := grains.MostSets(bytes, p.DeviceBytes), grains.MostSets(bytes, rowsOf(p.DeviceBytes, s.Embeddings.Share))
+	if s.Embeddings.Controller == "static" {
+		most = first
 	}
-	e.looks = embed.NewShards(count, int(p.DeviceBytes/e.grain))
+	e := &embeddings{
+		stream: stream, rows: rows, grain: int64(bytes), total: p.DeviceBytes,
+		ghost:      alloc.NewGhost(4096 * s.Fleet.Workers),
+		controller: alloc.Static(s.Embeddings.Share), cache: grains.New(count, bytes, most, p.DeviceBytes),
+	}
+	e.looks = embed.NewShards(count, first*evict.SlabSlots)
 	e.governor = alloc.Governor{Link: p.RowLink * float64(s.Fleet.Workers), Share: s.Placement.Fill}
 	if s.Embeddings.Controller == "climb" {
 		e.controller = &alloc.Climb{SLO: s.SLO.Seconds() * 1e3}
@@ -88,8 +94,11 @@ func (n *node) divide(alpha float64) {
 	n.users.books.Resize(0, top.total)
 	n.users.fit(0)
 	_, most := e.cache.Sets()
-	e.cache.Resize(min(int(alpha*float64(e.total))/e.cache.SetBytes(), most))
+	e.cache.Resize(min(grains.MostSets(int(e.grain), rowsOf(e.total, alpha)), most))
 }
+
+// rowsOf returns the bytes of embeddings that have a share of memory.
+func rowsOf(total int64, share float64) int64 { return int64(share * float64(total)) }
 
 // look looks up the rows of a call, and returns when those that are missing are there.
 func (n *node) look(c *call) time.Duration {
@@ -116,7 +125,11 @@ func (n *node) look(c *call) time.Duration {
 	e.governor.Demand(now.Seconds(), bytes)
 	alone := time.Duration(float64(bytes) / n.profile.RowLink * float64(time.Second))
 	e.link = max(e.link, now) + alone/time.Duration(len(n.engines))
-	return max(e.link, now+alone)
+	there := max(e.link, now+alone)
+	if missed > 0 {
+		e.looks.Fetched(missed, there-now)
+	}
+	return there
 }
 
 // observe counts a request for the controller.
@@ -246,12 +259,12 @@ func (n *node) shards(dst []uint32) []uint32 {
 	return dst
 }
 
-// rowMs returns the milliseconds to fetch a grain; 0 if the node has no embeddings.
+// rowMs returns the milliseconds to fetch a grain, as the node has measured it; 0 if it has fetched none.
 func (n *node) rowMs() float64 {
 	if n.emb == nil {
 		return 0
 	}
-	return 1e3 * float64(n.emb.grain) / n.profile.RowLink
+	return n.emb.looks.RowMs()
 }
 
 // shardsOf sets the shards of most of the grains that a request reads, the hottest first, and how many grains it reads.

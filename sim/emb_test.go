@@ -89,3 +89,34 @@ func TestEventsAndEmbeddings(t *testing.T) {
 	}
 	t.Logf("hits %+v, P99 %.2f ms, shares %.3f %.3f", r.Hits, r.Latency.P99, f.nodes[0].emb.alpha, f.nodes[1].emb.alpha)
 }
+
+// A cache whose share of the memory is small and fixed keeps all grains that fit. Measured times of grains are 0 until
+// some were fetched, as those of servers are.
+func TestASmallFixedShareOfEmbeddings(t *testing.T) {
+	s := small(t, func(s *Scenario) {
+		s.Fleet.Nodes, s.Embeddings.Controller, s.Embeddings.Share = 1, "static", 0.01
+	})
+	p, stream := *s.profiles[0], newEvents(t, "steady", 1)
+	_, rows := stream.Grains()
+	p.RowBytes, p.RowLink, p.DeviceBytes = 1024, 1e9, 100*64*int64(rows)*1024*10 // ten sets at a share of 1 %
+	s.profiles = []*Profile{&p}
+	f, err := newFleet(s, Options{Stream: stream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := f.nodes[0].emb
+	hits := 0
+	for round := range 2 {
+		for g := range int32(320) { // half of the slots, so that hardly a set has too many
+			if e.cache.Use(g, 1, &e.epoch.gains.Emb) && round == 1 {
+				hits++
+			}
+		}
+	}
+	if are, most := e.cache.Sets(); hits < 315 || are != 10 || most != 10 {
+		t.Errorf("%d of 320 grains are cached in %d of %d sets", hits, are, most)
+	}
+	if ms := f.nodes[0].rowMs(); ms != 0 {
+		t.Errorf("a grain takes %v ms before one was fetched", ms)
+	}
+}

@@ -15,7 +15,8 @@ type rows struct {
 }
 
 func newRows(p *pool.Pool, cost *Cost, spec *regime.Spec) *rows {
-	c := &rows{pool: p, Cache: grains.New(spec.Grains, int(cost.RowBytes)*spec.Grain, cost.Pool)}
+	bytes := int(cost.RowBytes) * spec.Grain
+	c := &rows{pool: p, Cache: grains.New(spec.Grains, bytes, grains.MostSets(bytes, cost.Pool), cost.Pool)}
 	c.per = max(1, c.SetBytes()/piece)
 	return c
 }

@@ -40,10 +40,13 @@ func (s *set) Key(slot int) uint64                  { return s.keys[slot] }
 
 func (s *set) find(key uint64) int { return slices.Index(s.keys[:], key) }
 
-// New returns an empty cache for grains of so many bytes, in at most total bytes.
-func New(grains, bytes int, total int64) *Cache {
+// MostSets returns how many sets of grains of so many bytes fit.
+func MostSets(bytes int, total int64) int { return int(total / int64(evict.SlabSlots*bytes)) }
+
+// New returns an empty cache for grains of so many bytes, of most sets at most, in memory of total bytes. It MUST NOT
+// have less than a sixteenth of its sets for long: see evict.Homes.
+func New(grains, bytes, most int, total int64) *Cache {
 	c := &Cache{bytes: bytes, total: total, keys: make([]uint64, grains)}
-	most := int(total / int64(c.SetBytes()))
 	c.homes, c.sets = evict.Homes(most), make([]set, most)
 	c.slab = evict.NewSlab(most * evict.SlabSlots)
 	c.ghost = alloc.NewGhost(most * evict.SlabSlots)
