@@ -29,6 +29,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		return none, err
 	}
 	weights, d := c.events, c.queue
+	runs := ahead{d, weights}
 	builder, err := prompt.New(prompt.Config{}, nil, weights.Vocab())
 	if err != nil {
 		return none, err
@@ -36,7 +37,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	var cache *reuse.Cache
 	if m.memory.store != nil {
 		opt := m.options(d, weights.Shape())
-		opt.Policy, opt.Least = schedule.User, weights.LeastReused()
+		opt.Policy, opt.Least, opt.Load = schedule.User, weights.LeastReused(), runs
 		cache = m.openCache(builder, opt, doing(cfg, d))
 	}
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(),
@@ -44,10 +45,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()),
 		"seconds", human.Seconds(time.Since(start)))
 	report := m.memory.reports(weights.Shape(), d)
-	runner := serve.Runner(d)
-	if m.memory.rows != nil || len(m.memory.tables) > 0 {
-		runner = prefetching{d, weights}
-	}
+	runner := serve.Runner(runs)
 	if divider := m.memory.deviceDivider; divider != nil {
 		runner = newRowCounter(runner, weights, divider)
 	}
@@ -102,6 +100,8 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	if cfg.Cluster.Name != "" {
 		weights.CountShards() // once it is known what is cached where
 	}
+	stop := weights.HoldRows()
+	m.closers.add(func() error { stop(); return nil })
 	if err := m.memory.divideDevice(cfg, mc); err != nil {
 		return nil, err
 	}

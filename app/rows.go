@@ -135,29 +135,38 @@ func (m *Memory) pagesOfRows(cfg *config.Config, mc *config.Model, memory comput
 	return p, nil
 }
 
-// prefetching runs jobs of a model of events and has rows fetched to the device for those that wait for others.
-type prefetching struct {
+// ahead runs jobs of a model of events and has their rows fetched before their batches.
+type ahead struct {
 	*dispatch.Dispatcher
 	model *hstu.Model
 }
 
-// waits is the least predicted time in the queue, in milliseconds, for which rows are fetched ahead. A job that begins
-// at once fetches them itself.
+// waits is the least predicted time in the queue, in milliseconds, for which rows are fetched to the device ahead. A
+// job that begins at once fetches them itself.
 const waits = 1
 
-// Do is that of serve.Runner.
-func (p prefetching) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
-	if ms, _ := p.Backlog(); ms >= waits {
-		var tokens, content []int32
-		for i := range j.Plan.Segments {
-			cached, _ := j.Cached(i)
-			s := &j.Plan.Segments[i]
-			tokens = append(tokens, s.Tokens[cached:]...)
-			content = append(content, s.Content[min(cached*p.model.Width(), len(s.Content)):]...)
-		}
-		p.model.Prefetch(tokens, content)
+// Do is that of serve.Runner. A job joins the queue when its rows are on the host. So no batch holds an engine while it
+// waits for a store.
+func (a ahead) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+	var tokens, content []int32
+	for i := range j.Plan.Segments {
+		cached, _ := j.Cached(i)
+		s := &j.Plan.Segments[i]
+		tokens = append(tokens, s.Tokens[cached:]...)
+		content = append(content, s.Content[min(cached*a.model.Width(), len(s.Content)):]...)
 	}
-	return p.Dispatcher.Do(ctx, j)
+	if ms, _ := a.Dispatcher.Backlog(); ms >= waits {
+		a.model.Prefetch(tokens, content)
+	}
+	defer a.model.Hold(tokens, content)()
+	return a.Dispatcher.Do(ctx, j)
+}
+
+// Backlog is that of the Dispatcher, or the time until the rows that stores are being asked for are there, if that is
+// longer.
+func (a ahead) Backlog() (ms float64, requests int) {
+	ms, requests = a.Dispatcher.Backlog()
+	return max(ms, a.model.Fetching().Seconds()*1e3), requests
 }
 
 // rowCaches are those of all models. It reports them as metrics.

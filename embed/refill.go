@@ -133,6 +133,12 @@ func (t *Table) Cached(hash uint64) bool {
 	return c.sets[c.home(hash, int(c.n.Load()))].find(hash) >= 0
 }
 
+// Has reports whether the row of a key is cached. It counts no use.
+func (t *Table) Has(key uint64) bool { return t.cache != nil && t.Cached(mix(key)) }
+
+// Far reports whether rows come from a store that is not in memory.
+func (t *Table) Far() bool { return t.memory == nil }
+
 // unmix returns the key of a hash: the inverse of mix.
 func unmix(h uint64) uint64 {
 	h = (h ^ h>>31 ^ h>>62) * 0x319642B2D24D8EC3

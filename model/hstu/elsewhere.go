@@ -25,6 +25,8 @@ type tableRows struct {
 	incomplete *atomic.Uint64 // the model's
 	scratch    sync.Pool      // of *gathered
 	fetched    func(rows int, took time.Duration)
+	holds      atomic.Bool
+	held       heldRows
 }
 
 type gathered struct{ keys []uint64 }
@@ -44,6 +46,7 @@ func (g *gathered) ask(rows []int32) {
 // What is cached of a user was computed with the rows as they were then.
 func FromTable(t *embed.Table) RowSource {
 	s := &tableRows{table: t, incomplete: &atomic.Uint64{}, fetched: func(int, time.Duration) {}}
+	s.held.rows = map[int32]*heldRow{}
 	s.scratch.New = func() any { return &gathered{} }
 	return s
 }
@@ -52,9 +55,7 @@ func FromTable(t *embed.Table) RowSource {
 func (s *tableRows) Dim() int { return s.table.Dim() }
 
 func (s *tableRows) Gather(items []int32, out []float32) error {
-	if got := s.get(items, out); got.Err != nil || got.Broken > 0 {
-		s.incomplete.Add(1)
-	}
+	s.gatherHeld(items, out)
 	return nil
 }
 
@@ -178,9 +179,18 @@ func (m *Model) Incomplete() uint64 { return m.incomplete.Load() }
 // Prefetch has the caches, if there are any, fetch the rows of events and candidates ahead of their batch: tokens, and
 // the content of each where the model has features. It returns at once.
 func (m *Model) Prefetch(tokens, content []int32) {
+	m.eachRows(tokens, content, func(t *table, rows []int32) {
+		if t.cache != nil {
+			t.cache.Prefetch(rows, t.source.(compute.RowSource))
+		}
+	})
+}
+
+// eachRows calls f with the rows that events and candidates need of each table whose rows are not in the checkpoint.
+func (m *Model) eachRows(tokens, content []int32, f func(t *table, rows []int32)) {
 	width, c := m.Width(), &m.content
 	each := func(t *table, row func(i int) int32) {
-		if t.cache == nil {
+		if t.source == nil {
 			return
 		}
 		var list []int32
@@ -190,7 +200,7 @@ func (m *Model) Prefetch(tokens, content []int32) {
 			}
 		}
 		if len(list) > 0 {
-			t.cache.Prefetch(list, t.source.(compute.RowSource))
+			f(t, list)
 		}
 	}
 	if width == 1 {
@@ -201,7 +211,7 @@ func (m *Model) Prefetch(tokens, content []int32) {
 		return
 	}
 	each(c.item, func(i int) int32 { return m.Item(content[i*width]) })
-	for f := range c.features {
-		each(c.features[f].table, func(i int) int32 { return content[i*width+1+f] })
+	for k := range c.features {
+		each(c.features[k].table, func(i int) int32 { return content[i*width+1+k] })
 	}
 }
