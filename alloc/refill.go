@@ -11,7 +11,7 @@ import (
 //   - Room: the cache is new or has grown. Rows that are worth most are fetched, until as many were as there is room
 //     for.
 //   - Return: hits fell, and rows that had been out of use for a while are missed again. Rows that went out of use in
-//     the same minute are expected to come back with them. The misses of that minute's rows are shared out among its
+//     the same minute are expected to come back with them. The uses of that minute's rows are shared out among its
 //     rows in proportion to their earlier uses. A row is fetched if it is expected more often than a cached row is
 //     replaced. The hottest are fetched first, so misses and thus the bar fall as the cache fills.
 //
@@ -49,13 +49,13 @@ type knownRow struct {
 
 // refillEra describes the rows that were used last in an era.
 type refillEra struct {
-	era  uint32
-	uses float64
-	back float64 // misses of them per second, decayed
-	at   float64
+	era          uint32
+	uses         float64
+	back, missed float64 // uses of them per second and how many of these were missed, decayed
+	at           float64
 }
 
-func (e *refillEra) backNow(now float64) float64 { return e.back * max(0, 1-(now-e.at)/refillWindow) }
+func (e *refillEra) left(now float64) float64 { return max(0, 1-(now-e.at)/refillWindow) }
 
 // refillPass looks through known for rows of a level, from the highest down.
 type refillPass struct {
@@ -148,12 +148,16 @@ func (r *Refill) at(era uint32) *refillEra {
 	return e
 }
 
-// leave takes a row out of its era. If it was missed or is fetched, its misses are not expected any more; a row that
-// was cached had none.
+// leave takes a row out of its era, and its part of the uses that come back. A row that was cached had no part in the
+// misses.
 func (r *Refill) leave(k *knownRow, lacking bool) {
 	e := r.at(k.era)
-	if lacking && e.uses > 0 {
-		e.back *= max(0, 1-float64(k.uses)/e.uses)
+	if e.uses > 0 {
+		left := max(0, 1-float64(k.uses)/e.uses)
+		e.back *= left
+		if lacking {
+			e.missed *= left
+		}
 	}
 	e.uses -= float64(k.uses)
 	r.uses -= float64(k.uses)
@@ -192,9 +196,12 @@ func (r *Refill) use(key uint64, weight uint32, missed bool) {
 // again notes another use of a known row. Uses of earlier eras count half.
 func (r *Refill) again(k *knownRow, weight uint32, missed bool) {
 	r.leave(k, missed)
-	if e := r.at(k.era); missed && r.returned(k) {
-		e.back = e.backNow(r.now) + 1/refillWindow
-		e.at = r.now
+	if e := r.at(k.era); r.returned(k) {
+		left := e.left(r.now)
+		e.back, e.missed, e.at = e.back*left+float64(weight)/refillWindow, e.missed*left, r.now
+		if missed {
+			e.missed += 1 / refillWindow
+		}
 	}
 	if k.era != r.era {
 		k.uses /= 2
@@ -203,7 +210,7 @@ func (r *Refill) again(k *knownRow, weight uint32, missed bool) {
 	r.enter(k)
 }
 
-// returned reports whether a row that is missed now went out of use before the last eras.
+// returned reports whether a row that is used now went out of use before the last eras.
 func (r *Refill) returned(k *knownRow) bool { return k.era+1 < r.era }
 
 // worth orders rows: the uses, which fade.
@@ -351,15 +358,15 @@ func (r *Refill) level(k *knownRow, bar float64) int {
 	return min(bits.Len64(uint64(min(ratio, 1<<62)))-1, levels-1)
 }
 
-// expected returns how often per second a row that went out of use is expected to be missed; 0 if its era is not coming
+// expected returns how often per second a row that went out of use is expected to be used; 0 if its era is not coming
 // back.
 func (r *Refill) expected(k *knownRow) float64 {
 	e := r.at(k.era)
-	back := e.backNow(r.now)
-	if !r.returned(k) || back < backLeast || e.uses <= 0 {
+	left := e.left(r.now)
+	if !r.returned(k) || e.missed*left < backLeast || e.uses <= 0 {
 		return 0
 	}
-	return back * float64(k.uses) / e.uses
+	return e.back * left * float64(k.uses) / e.uses
 }
 
 // Hottest appends up to n rows, those of the highest worth: what a restart fetches. They are in no order. It calls rest

@@ -99,6 +99,62 @@ func TestRefillOfRowsThatReturn(t *testing.T) {
 	}
 }
 
+// A cache may have kept the hottest of the rows that return. Their hits say as much of the others as misses do.
+func TestRefillOfRowsWhoseHottestStayed(t *testing.T) {
+	r, now := NewRefill(1<<16), 0.0
+	r.Cached(50_000)
+	tick := func(first, hot int, missed ...uint64) { // all hot rows and some others
+		now += 0.1
+		var keys []uint64
+		for range 10 {
+			for i := range hot {
+				keys = append(keys, keyOf(first+i))
+			}
+		}
+		r.Gathered(now, append(keys, missed...), missed)
+	}
+	others := func(n int) (out []uint64) {
+		for i := range 10 {
+			out = append(out, keyOf(100+(10*n+i)%100))
+		}
+		return out
+	}
+	for n := range 500 {
+		tick(0, 100, others(n)...)
+	}
+	for range 1700 {
+		tick(5000, 100)
+	}
+	for n := range 5 { // fifty of the others, and hits fall because of rows that nobody knows
+		missed := others(n)
+		for i := range 1000 {
+			missed = append(missed, keyOf(10_000+1000*n+i))
+		}
+		tick(0, 100, missed...)
+	}
+	if !r.Wants(now) {
+		t.Fatal("rows come back, and none are wanted")
+	}
+	kept := map[uint64]bool{}
+	for i := range 100 {
+		kept[keyOf(i)] = true
+	}
+	rows, found := []Wanted(nil), 0
+	for len(rows) < 100 && r.Wants(now) {
+		rows = r.Next(rows, 100, func(key uint64) bool { return kept[key] })
+	}
+	for _, w := range rows {
+		for i := 150; i < 200; i++ {
+			if w.Key == keyOf(i) {
+				found++
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("%d of %d rows are some that have not come yet, want most of 50", found, len(rows))
+	}
+}
+
 // Traffic that does not change wants nothing, whatever is missed.
 func TestRefillRests(t *testing.T) {
 	for seed := range uint64(20) {

@@ -50,6 +50,21 @@ func TestRefillWhenTheHotSetReturns(t *testing.T) {
 	})
 }
 
+// The default policy keeps the hottest rows of the old hot set, and many of the set between for minutes. A refill still
+// fetches the others, and the cache is warm earlier.
+func TestRefillWhenTheHotSetReturnsByDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := returns(t.Context(), "default", 3*time.Minute, 4*time.Minute, 2*time.Minute, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%+v", r)
+		if r.With.Ahead < refillHot/3 || r.With.Seconds > 0.85*r.None.Seconds || r.With.P99 > 1.02*r.None.P99 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // Rows that were deleted before a restart are not cached after it. A store that fails is asked again later.
 func TestRefillAsksTheStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows")
