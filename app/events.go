@@ -45,7 +45,10 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()),
 		"seconds", human.Seconds(time.Since(start)))
 	report := m.memory.reports(weights.Shape(), d)
-	runner := serve.Runner(runs)
+	runner := serve.Runner(d)
+	if len(weights.Sourced()) > 0 {
+		runner = runs
+	}
 	if divider := m.memory.deviceDivider; divider != nil {
 		runner = newRowCounter(runner, weights, divider)
 	}

@@ -158,7 +158,7 @@ func (a ahead) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 	if ms, _ := a.Dispatcher.Backlog(); ms >= waits {
 		a.model.Prefetch(tokens, content)
 	}
-	defer a.model.Hold(tokens, content)()
+	defer a.model.Hold(ctx, tokens, content)()
 	return a.Dispatcher.Do(ctx, j)
 }
 

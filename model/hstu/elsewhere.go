@@ -46,7 +46,7 @@ func (g *gathered) ask(rows []int32) {
 // What is cached of a user was computed with the rows as they were then.
 func FromTable(t *embed.Table) RowSource {
 	s := &tableRows{table: t, incomplete: &atomic.Uint64{}, fetched: func(int, time.Duration) {}}
-	s.held.rows = map[int32]*heldRow{}
+	s.held.rows, s.held.most = map[int32]*heldRow{}, heldBytes/max(1, 4*t.Dim())
 	s.scratch.New = func() any { return &gathered{} }
 	return s
 }
@@ -179,18 +179,17 @@ func (m *Model) Incomplete() uint64 { return m.incomplete.Load() }
 // Prefetch has the caches, if there are any, fetch the rows of events and candidates ahead of their batch: tokens, and
 // the content of each where the model has features. It returns at once.
 func (m *Model) Prefetch(tokens, content []int32) {
-	m.eachRows(tokens, content, func(t *table, rows []int32) {
-		if t.cache != nil {
-			t.cache.Prefetch(rows, t.source.(compute.RowSource))
-		}
+	cached := func(t *table) bool { return t.cache != nil }
+	m.eachRows(tokens, content, cached, func(t *table, rows []int32) {
+		t.cache.Prefetch(rows, t.source.(compute.RowSource))
 	})
 }
 
-// eachRows calls f with the rows that events and candidates need of each table whose rows are not in the checkpoint.
-func (m *Model) eachRows(tokens, content []int32, f func(t *table, rows []int32)) {
+// eachRows calls f with the rows that events and candidates need of each wanted table.
+func (m *Model) eachRows(tokens, content []int32, wanted func(*table) bool, f func(t *table, rows []int32)) {
 	width, c := m.Width(), &m.content
 	each := func(t *table, row func(i int) int32) {
-		if t.source == nil {
+		if !wanted(t) {
 			return
 		}
 		var list []int32

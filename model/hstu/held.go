@@ -1,6 +1,7 @@
 package hstu
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,41 +9,45 @@ import (
 
 // heldRows are rows of one table that were fetched for requests that wait for their batches. Without them a batch waits
 // for a store while its device has nothing to do and others wait behind it. Each row is fetched once for all requests
-// that need it meanwhile. A row that changes is not held: the batch looks it up.
+// that need it meanwhile. A row that changes is not held, nor are more than heldBytes: the batch looks those up.
 //
 // mu is a leaf, and not held during a fetch.
 type heldRows struct {
 	mu      sync.Mutex
 	rows    map[int32]*heldRow
+	most    int // of rows
 	changes uint64
 	asked   atomic.Int64 // rows that the store is being asked for
 }
 
-// heldRow is a row that some requests need. Values and bad are set before done is closed.
+// heldBytes bounds the held rows of a table: a request may need tens of thousands, and many requests wait.
+const heldBytes = 64 << 20
+
+// heldRow is a row that some requests need. Values and bad are set before done is closed, and never change.
 type heldRow struct {
-	requests int
+	requests int // that need it, those twice that need it twice
 	done     chan struct{}
 	values   []float32
 	bad      bool // the store did not give all rows of this fetch
 }
 
-// hold fetches the rows that are neither cached nor held. They are there until release is called.
-func (s *tableRows) hold(rows []int32) (release func()) {
+// hold fetches the rows that are neither cached nor held. They are there until release is called. It waits no longer
+// than for ctx.
+func (s *tableRows) hold(ctx context.Context, rows []int32) (release func()) {
 	h := &s.held
-	var mine []int32
+	var mine, keys []int32 // keys are those of need
 	var need []*heldRow
-	var keys []int32 // of need
+	for _, row := range rows {
+		if row >= 0 && !s.table.Has(uint64(row)) {
+			keys = append(keys, row)
+		}
+	}
 	done := make(chan struct{})
 	h.mu.Lock()
-	seen := make(map[int32]struct{}, len(rows))
-	for _, row := range rows {
-		if _, twice := seen[row]; twice || row < 0 {
-			continue
-		}
-		seen[row] = struct{}{}
+	for _, row := range keys {
 		r := h.rows[row]
 		if r == nil {
-			if s.table.Has(uint64(row)) {
+			if len(h.rows) >= h.most {
 				continue
 			}
 			r = &heldRow{done: done}
@@ -50,15 +55,22 @@ func (s *tableRows) hold(rows []int32) (release func()) {
 			mine = append(mine, row)
 		}
 		r.requests++
-		need, keys = append(need, r), append(keys, row)
+		keys[len(need)] = row
+		need = append(need, r)
 	}
+	keys = keys[:len(need)]
 	changes := h.changes
 	h.mu.Unlock()
 	if len(mine) > 0 {
 		s.fetchHeld(mine, done, changes)
 	}
 	for _, r := range need {
-		<-r.done
+		select {
+		case <-r.done:
+			continue
+		case <-ctx.Done():
+		}
+		break
 	}
 	return func() { h.release(keys, need) }
 }
@@ -116,17 +128,24 @@ func (h *heldRows) changed(rows []int32) {
 // give some of the held ones.
 func (h *heldRows) take(items []int32, dim int, out []float32) (others, places []int32, bad bool) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if len(h.rows) == 0 {
+		h.mu.Unlock()
 		return items, nil, false
 	}
+	held := make([]*heldRow, len(items))
 	for i, row := range items {
 		if r := h.rows[row]; r != nil && r.values != nil {
-			copy(out[i*dim:(i+1)*dim], r.values)
-			bad = bad || r.bad
+			held[i] = r
+		}
+	}
+	h.mu.Unlock()
+	for i, r := range held {
+		if r == nil {
+			others, places = append(others, items[i]), append(places, int32(i))
 			continue
 		}
-		others, places = append(others, row), append(places, int32(i))
+		copy(out[i*dim:(i+1)*dim], r.values)
+		bad = bad || r.bad
 	}
 	return others, places, bad
 }
@@ -146,18 +165,22 @@ func (m *Model) HoldRows() (stop func()) {
 	}
 }
 
+// holds reports whether rows are held for requests that wait.
+func (t *table) holds() bool {
+	s, ok := t.source.(*tableRows)
+	return ok && t.cache == nil && s.holds.Load()
+}
+
 // Hold fetches the rows of events and candidates for the batches that run before release is called: tokens, and the
-// content of each where the model has features. It returns when the rows are there, or when the deadlines of their
-// tables have passed.
-func (m *Model) Hold(tokens, content []int32) (release func()) {
+// content of each where the model has features. It returns when the rows are there, when the deadlines of their tables
+// have passed, or when ctx has ended.
+func (m *Model) Hold(ctx context.Context, tokens, content []int32) (release func()) {
 	if m.content.ready != nil {
 		return func() {}
 	}
 	var releases []func()
-	m.eachRows(tokens, content, func(t *table, rows []int32) {
-		if s, ok := t.source.(*tableRows); ok && t.cache == nil && s.holds.Load() {
-			releases = append(releases, s.hold(rows))
-		}
+	m.eachRows(tokens, content, (*table).holds, func(t *table, rows []int32) {
+		releases = append(releases, t.source.(*tableRows).hold(ctx, rows))
 	})
 	return func() {
 		for _, release := range releases {

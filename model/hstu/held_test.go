@@ -59,9 +59,9 @@ func TestHeldRows(t *testing.T) {
 			return time.Since(began), first
 		}
 		var release func()
-		go func() { release = s.hold([]int32{1, 2, 3, 2}) }()
+		go func() { release = s.hold(t.Context(), []int32{1, 2, 3, 2}) }()
 		synctest.Wait()
-		other := s.hold([]int32{2, 3, 4, 3})
+		other := s.hold(t.Context(), []int32{2, 3, 4, 3})
 		synctest.Wait()
 		if !slices.Equal(store.trips[0], []uint64{1, 2, 3}) || !slices.Equal(store.trips[1], []uint64{4}) {
 			t.Errorf("the store was asked for %v", store.trips)
@@ -88,7 +88,7 @@ func TestHeldRows(t *testing.T) {
 			t.Errorf("%d rows are held for nobody, %d are asked for", len(s.held.rows), s.held.asked.Load())
 		}
 		late := make(chan func())
-		go func() { late <- s.hold([]int32{5}) }()
+		go func() { late <- s.hold(t.Context(), []int32{5}) }()
 		synctest.Wait()
 		s.held.changed(nil) // while it is fetched
 		release = <-late
@@ -96,8 +96,33 @@ func TestHeldRows(t *testing.T) {
 			t.Error("a row that changed while it was fetched is held")
 		}
 		release()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { late <- s.hold(t.Context(), []int32{7}) }()
+		synctest.Wait()
+		began := time.Now()
+		go func() { late <- s.hold(ctx, []int32{7}) }()
+		synctest.Wait()
+		cancel()
+		(<-late)()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("a request that ended waited for %v", took)
+		}
+		(<-late)()
+		s.held.most = 2
+		store.trips = nil
+		release = s.hold(t.Context(), []int32{20, 21, 22, 20, 23})
+		if !slices.Equal(store.trips[0], []uint64{20, 21}) || len(s.held.rows) != 2 {
+			t.Errorf("of at most two rows %v are held", store.trips)
+		}
+		if took, got := batch(23, 21); took != time.Second || !slices.Equal(got, []float32{123, 121}) {
+			t.Errorf("with rows beyond the bound, the batch took %v and has rows %v", took, got)
+		}
+		release()
+		if len(s.held.rows) > 0 {
+			t.Errorf("%d rows are held for nobody", len(s.held.rows))
+		}
 		store.fails = true
-		release = s.hold([]int32{6})
+		release = s.hold(t.Context(), []int32{6})
 		if n := s.incomplete.Load(); n > 0 {
 			t.Errorf("%d times incomplete before a batch needed the row", n)
 		}
