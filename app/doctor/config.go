@@ -64,7 +64,7 @@ func remedyOf(err error, line string) string {
 	case errors.As(err, new(*fs.PathError)):
 		return "name a file that can be read with -c FILE"
 	case errors.Is(err, config.ErrSyntax):
-		return "correct it there, or in the lines below: often they are indented by another number of spaces"
+		return "correct the line, or the one before: often one is indented by another number of spaces"
 	case strings.Contains(line, "unknown key"):
 		return "correct the key; grebe serve --model DIR --print-config prints all keys with their defaults"
 	}
@@ -172,7 +172,7 @@ func checkpoint(r *Report, m *config.Model) int64 {
 		r.add(check, Fail, orPull(err, "only byte-level BPE is known (Qwen, Llama 3, GPT-2)"), "%v", err)
 	default:
 		r.add(check, OK, "", "%s", file)
-		answers(r, check, &m.Scoring, tok)
+		answers(r, check, &m.Scoring, tok, described.Vocab)
 	}
 	if m.ReadsChatTemplate() {
 		chats(r, check, m.Path)
@@ -201,14 +201,22 @@ func hasText(m *config.Model) bool {
 }
 
 // answers checks the tokens that pointwise scoring compares.
-func answers(r *Report, check string, s *config.Scoring, tok *tokenizer.Tokenizer) {
+func answers(r *Report, check string, s *config.Scoring, tok *tokenizer.Tokenizer, vocab int) {
 	if s.Kind != "pointwise" {
 		return
 	}
 	for _, t := range []config.Token{s.Yes, s.No} {
-		if _, ok := tok.TokenID(t.Text); !ok && !t.ByID {
+		id, ok := tok.TokenID(t.Text)
+		if t.ByID {
+			id, ok = t.ID, true
+		}
+		switch {
+		case !ok:
 			r.add(check, Fail, "name answers of one token: try with or without the leading space, or give its number",
 				"scoring: %s is not one token of the vocabulary", t)
+		case id < 0 || int(id) >= vocab:
+			r.add(check, Fail, "give a token below vocab_size of config.json",
+				"scoring: token %d is outside the vocabulary of %d", id, vocab)
 		}
 	}
 }

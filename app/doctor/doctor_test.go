@@ -151,6 +151,7 @@ func TestAnswersThatAreNoTokens(t *testing.T) {
 		`{kind: pointwise, "yes": "a", "no": "b"}`:             OK,
 		`{kind: pointwise, "yes": "certainly not", "no": "b"}`: Fail,
 		`{kind: pointwise, "yes": 5, "no": 6}`:                 OK,
+		`{kind: pointwise, "yes": 5, "no": 999999}`:            Fail,
 	} {
 		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + lm + ", scoring: " +
 			scoring + "}]\n"})

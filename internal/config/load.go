@@ -93,7 +93,7 @@ func read(name, what string, into any, origins map[string]string) error {
 	if err := dec.Decode(&doc); err == io.EOF {
 		return nil // an empty file says nothing
 	} else if err != nil {
-		return syntaxError(name, err)
+		return syntaxError(name, data, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); err != io.EOF {
 		return fmt.Errorf("%s: more than one YAML document", name)
@@ -136,19 +136,31 @@ func readBounded(name string) ([]byte, error) {
 	return data, err
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+var yamlLine = regexp.MustCompile(`^yaml: (?:line \d+: )?`)
 
-// syntaxError puts the file before the line that the parser names.
-func syntaxError(name string, err error) error {
-	msg := err.Error()
-	if m := yamlLine.FindStringSubmatch(msg); m != nil && m[1] != "" {
-		return &badSyntax{fmt.Sprintf("%s:%s: %s", name, m[1], msg[len(m[0]):])}
-	}
-	return &badSyntax{fmt.Sprintf("%s:1: %s", name, strings.TrimPrefix(msg, "yaml: "))}
+// syntaxError names the line of a mistake.
+func syntaxError(name string, data []byte, err error) error {
+	return &badSyntax{fmt.Sprintf("%s:%d: %s", name, badLine(data), yamlLine.ReplaceAllString(err.Error(), ""))}
 }
 
-// ErrSyntax says that a file is not YAML. The line in the message is that of the list or mapping in which the mistake
-// is, which may be some lines below.
+// badLine returns the first line with which data is not YAML, whatever follows. The library names the line at which the
+// list or mapping around the mistake begins.
+func badLine(data []byte) int {
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	good := func(n int) bool { return yaml.Unmarshal(bytes.Join(lines[:n], nil), new(yaml.Node)) == nil }
+	n := len(lines)
+	for step := 1 + n/mostTries; n > 1; n -= min(step, n-1) {
+		if good(n - 1) {
+			break
+		}
+	}
+	return n
+}
+
+// mostTries bounds how often a file is parsed to find a line of it: of longer files the line is near the mistake.
+const mostTries = 300
+
+// ErrSyntax says that a file is not YAML.
 var ErrSyntax = errors.New("not YAML")
 
 type badSyntax struct{ text string }
