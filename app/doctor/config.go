@@ -64,7 +64,7 @@ func remedyOf(err error, line string) string {
 	case errors.As(err, new(*fs.PathError)):
 		return "name a file that can be read with -c FILE"
 	case errors.Is(err, config.ErrSyntax):
-		return "correct the line, or the one before: often one is indented by another number of spaces"
+		return "correct it there, or in the line before: often one is indented by another number of spaces"
 	case strings.Contains(line, "unknown key"):
 		return "correct the key; grebe serve --model DIR --print-config prints all keys with their defaults"
 	}
