@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"grebe/internal/cli"
 )
@@ -87,6 +89,55 @@ func TestHealthCommand(t *testing.T) {
 	ready = true
 	if out, errs, code := command(t, "health", "--server", s.URL); code != cli.Done || out != "ready\n" {
 		t.Errorf("%q, %q, exits with %d", out, errs, code)
+	}
+}
+
+// --wait asks until the server is ready, and ends after its time or with the command, with the last answer.
+func TestHealthWaits(t *testing.T) {
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 3 {
+			http.Error(w, "not ready yet", http.StatusServiceUnavailable)
+		}
+	}))
+	defer s.Close()
+	out, errs, code := command(t, "health", "--server", s.URL, "--wait", "1h")
+	if code != cli.Done || out != "ready\n" || errs != "" || asked.Load() != 3 {
+		t.Errorf("%q, %q, exits with %d after %d questions", out, errs, code, asked.Load())
+	}
+
+	asked.Store(-1 << 30)
+	out, errs, code = command(t, "health", "--server", s.URL, "--wait", "1s")
+	want := "not ready after 1s: " + s.URL + " is not ready: not ready yet"
+	if code != cli.Failed || out != "" || !strings.Contains(errs, want) {
+		t.Errorf("a server that never gets ready: %q, %q, exits with %d", out, errs, code)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(time.Second, cancel)
+	var stdout, stderr bytes.Buffer
+	args := []string{"health", "--server", s.URL, "--wait", "1h"}
+	code = run(args, &cli.World{Ctx: ctx, Stdout: &stdout, Stderr: &stderr})
+	want = "interrupted while waiting: " + s.URL
+	if code != cli.Failed || stdout.Len() > 0 || !strings.Contains(stderr.String(), want) {
+		t.Errorf("Ctrl-C: %q, %q, exits with %d", &stdout, &stderr, code)
+	}
+}
+
+// A server that never listens, or listens and never answers, ends the wait too.
+func TestHealthWaitsForNobody(t *testing.T) {
+	hangs := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hangs }))
+	defer silent.Close()
+	defer close(hangs)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for url, want := range map[string]string{silent.URL: "no answer yet", gone.URL: "connection refused"} {
+		out, errs, code := command(t, "health", "--server", url, "--wait", "500ms")
+		if code != cli.Failed || out != "" || !strings.Contains(errs, "not ready after 500ms: ") ||
+			!strings.Contains(errs, want) {
+			t.Errorf("%q, %q, exits with %d, want %q", out, errs, code, want)
+		}
 	}
 }
 

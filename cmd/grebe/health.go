@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,35 +14,82 @@ import (
 
 type healthCmd struct {
 	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" placeholder:"URL"`
-	Timeout time.Duration `default:"3s" want:"above 0" help:"Give up after this time."`
+	Timeout time.Duration `default:"3s" want:"above 0"`
+	Wait    time.Duration `default:"0" want:"at least 0"`
 	cli.AccessFlags
 }
 
 func (healthCmd) FlagHelp() cli.Texts {
 	return cli.Texts{
-		"server": "Address of the server.",
+		"server":  "Address of the server.",
+		"timeout": "Wait at most this long for one answer.",
+		"wait":    "Ask until the server is ready, but at most for this time. 0: ask once.",
 	}
 }
 
 func (healthCmd) Help() string {
-	return `Exits with 0 when the server answers requests, and with 1 and the reason otherwise. For health checks of
-containers.
+	return `Prints "ready" and exits with 0 when the server answers requests, and with 1 and the reason otherwise.
+For health checks of containers and, with --wait, for scripts that have just started a server.
 
-Example:
+Examples:
 
-    grebe health --server http://127.0.0.1:8080`
+    grebe health --server http://127.0.0.1:8080
+    grebe health --wait 2m`
 }
+
+// betweenAsks is the time from one question of --wait to the next.
+const betweenAsks = 200 * time.Millisecond
 
 func (c *healthCmd) Run(w *cli.World) error {
 	base, err := cli.ServerURL(c.Server)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(w.Ctx, http.MethodGet, base.JoinPath("/v2/health/ready").String(), nil)
+	client, err := c.Client(w, c.Timeout)
 	if err != nil {
 		return err
 	}
-	client, err := c.Client(w, c.Timeout)
+	url := base.JoinPath("/v2/health/ready").String()
+	if c.Wait == 0 {
+		err = c.ask(w.Ctx, client, url)
+	} else {
+		err = c.askUntilReady(w.Ctx, client, url)
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(w.Stdout, "ready")
+	}
+	return err
+}
+
+// askUntilReady asks until the server is ready, c.Wait is over or ctx ends. The error has the server's last answer.
+func (c *healthCmd) askUntilReady(ctx context.Context, client *http.Client, url string) error {
+	within, cancel := context.WithTimeout(ctx, c.Wait)
+	defer cancel()
+	last := errors.New("no answer yet")
+	for {
+		err := c.ask(within, client, url)
+		if err == nil {
+			return nil
+		}
+		if within.Err() == nil {
+			last = err // not that the time was over
+		}
+		select {
+		case <-time.After(betweenAsks):
+		case <-within.Done():
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("interrupted while waiting: %w", last)
+		case within.Err() != nil:
+			return fmt.Errorf("not ready after %v: %w", c.Wait, last)
+		}
+	}
+}
+
+// ask returns nil if the server is ready, or why it is not.
+func (c *healthCmd) ask(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
@@ -52,9 +101,6 @@ func (c *healthCmd) Run(w *cli.World) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s is not ready: %s", c.Server, strings.TrimSpace(string(body)))
-	}
-	if err == nil {
-		_, err = fmt.Fprintln(w.Stdout, "ready")
 	}
 	return err
 }

@@ -28,7 +28,7 @@ The examples use [grpcurl](https://github.com/fullstorydev/grpcurl) against the 
 ` + "```sh" + `
 grebe demo --once --data ./shop > /dev/null
 grebe serve -c ./shop/grebe.yaml --data-dir ./data --admin-listen= --grpc-listen= --set reload.trial_ms=0 &
-until curl -sf http://127.0.0.1:8080/v2/health/ready; do sleep 1; done
+grebe health --wait 2m
 ` + "```" + `
 `
 

@@ -37,7 +37,7 @@ printf '%s\n' 'data_dir: ./data' 'tables: [{name: items, dim: 2}]' 'reload: {tri
   >> ./shop/grebe.yaml
 sed -i 's/generate_instruction: .*/&\n      chat_message: "{text}\\n"/' ./shop/grebe.yaml
 grebe serve -c ./shop/grebe.yaml --admin-listen= --grpc-listen= &
-until curl -sf http://127.0.0.1:8080/v2/health/ready; do sleep 1; done
+grebe health --wait 2m
 ` + "```" + `
 `
 
