@@ -1,12 +1,15 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
 	"grebe/compute/cuda/rows"
 	"grebe/evict"
+	"grebe/internal/contain"
 	"grebe/internal/offheap"
 )
 
@@ -18,6 +21,11 @@ type lookup struct {
 	moves  *driver.Host // of plan
 	plan   *rows.Plan
 	jobs   *rows.Jobs
+
+	part  *compute.SumPart // of the batch
+	out   driver.Ptr       // of its rows
+	taken bool             // beside others
+	err   error            // of its fetch
 
 	places  []int32 // hash table of distinct rows: their places in rows, −1: none
 	rows    []int32 // distinct
@@ -33,8 +41,44 @@ type lookup struct {
 	stale   bool // all have changed
 }
 
-// takeCached puts the look-up of a part's rows into the stream. index is for sum.cu.
-func (r *runner) takeCached(part int, p *compute.SumPart, index []int32) error {
+// besideRows is the least rows of a batch for which parts are looked up beside each other: fewer take less time than
+// to start it.
+const besideRows = 256
+
+// takeCached puts the look-ups of parts that come from caches into the stream. What the host does for a part, it does
+// beside the others.
+func (r *runner) takeCached(parts []compute.SumPart) error {
+	s := &r.sums
+	s.beside = s.beside[:0]
+	for i := range parts {
+		p := &parts[i]
+		if p.Cached == nil {
+			continue
+		}
+		if err := r.openLookup(i, p); err != nil {
+			return err
+		}
+		if l := s.cached[i]; len(p.Rows) >= besideRows && !slices.ContainsFunc(s.beside, l.shares) {
+			s.beside = append(s.beside, l)
+		}
+	}
+	if len(s.beside) > 1 {
+		if err := r.takeBeside(s.beside); err != nil {
+			return err
+		}
+	}
+	for i := range parts {
+		if l := s.cached[i]; parts[i].Cached != nil && !l.taken {
+			if err := l.take(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// openLookup makes a look-up of a part's rows and their index for sum.cu.
+func (r *runner) openLookup(part int, p *compute.SumPart) error {
 	s, c := &r.sums, p.Cached.(*rowCache)
 	if err := s.room(r.dev, part); err != nil {
 		return err
@@ -46,13 +90,100 @@ func (r *runner) takeCached(part int, p *compute.SumPart, index []int32) error {
 			return err
 		}
 	}
-	for row, at := range p.Rows {
-		if at >= 0 {
-			index[row] = int32(row)
+	index := offheap.Slice[int32](s.index.Bytes[4*part*s.rows:], s.rows)
+	l := s.cached[part]
+	l.part, l.out, l.taken = p, s.vectors[part], false
+	ids := offheap.Slice[uint32](l.ids.Bytes, len(p.Rows))
+	for i, row := range p.Rows {
+		if ids[i] = uint32(row); row < 0 {
+			ids[i] = evict.NoRow
+			continue
+		}
+		index[i] = int32(i)
+	}
+	return nil
+}
+
+// takeBeside takes the parts of look-ups of different caches, but for those whose rows do not fit into a stage. No
+// cache is locked while rows are fetched. All are when it is decided what stays, so that no row of a part leaves until
+// the GPU has been told to gather it. They are locked in the order in which they were made.
+func (r *runner) takeBeside(list []*lookup) error {
+	var g contain.Group
+	for _, l := range list {
+		g.Go(func() { l.taken = l.distinct(l.part.Rows) <= l.of.stage })
+	}
+	g.Wait()
+	list = slices.DeleteFunc(list, func(l *lookup) bool { return !l.taken })
+	slices.SortFunc(list, func(a, b *lookup) int { return cmp.Compare(a.of.made, b.of.made) })
+	for _, l := range list {
+		l.of.mu.Lock()
+		l.depart()
+		l.of.mu.Unlock()
+	}
+	locked := false
+	lock := func() {
+		for _, l := range list {
+			l.of.mu.Lock()
+		}
+		locked = true
+	}
+	unlock := func() {
+		for _, l := range list {
+			l.of.mu.Unlock()
+		}
+		locked = false
+	}
+	defer func() {
+		if !locked {
+			lock()
+		}
+		for _, l := range list {
+			l.arrive()
+		}
+		unlock()
+	}()
+	for lacking := true; lacking; {
+		for _, l := range list {
+			g.Go(func() {
+				l.of.mu.Lock()
+				defer l.of.mu.Unlock()
+				l.err = l.complete()
+			})
+		}
+		g.Wait()
+		for _, l := range list {
+			if l.err != nil {
+				return l.err
+			}
+		}
+		lock()
+		lacking = false
+		for _, l := range list { // others may have evicted rows since
+			lacking = l.lacks() || lacking
+		}
+		if lacking {
+			unlock()
 		}
 	}
-	return s.cached[part].take(r, p, s.vectors[part])
+	for _, l := range list {
+		g.Go(l.decide)
+	}
+	g.Wait()
+	r.sums.fills = true
+	for _, l := range list {
+		if err := l.launch(r, 0, len(l.part.Rows)); err != nil {
+			_ = r.stream.Sync() // others do not wait for what is under way
+			for _, l := range list {
+				l.of.forget()
+			}
+			return err
+		}
+	}
+	return nil
 }
+
+// shares reports whether two look-ups are of one cache.
+func (l *lookup) shares(o *lookup) bool { return l.of == o.of }
 
 func (c *rowCache) newLookup(rowsAtOnce int) (l *lookup, err error) {
 	l = &lookup{of: c, changed: map[int32]bool{}}
@@ -92,30 +223,23 @@ func (l *lookup) close(d *device) {
 }
 
 // take gathers the rows of all rows of the batch. More distinct ones than the stage has room for take several rounds.
-func (l *lookup) take(r *runner, p *compute.SumPart, out driver.Ptr) error {
-	n := len(p.Rows)
-	ids := offheap.Slice[uint32](l.ids.Bytes, n)
-	for i, row := range p.Rows {
-		ids[i] = uint32(row)
-		if row < 0 {
-			ids[i] = evict.NoRow
-		}
-	}
+func (l *lookup) take(r *runner) error {
+	n := len(l.part.Rows)
 	step := n
-	if l.distinct(p.Rows) > l.of.stage {
+	if l.distinct(l.part.Rows) > l.of.stage {
 		step = l.of.stage
 	}
 	for first := 0; first < n; first += step {
 		end := min(first+step, n)
 		if step < n {
-			l.distinct(p.Rows[first:end])
+			l.distinct(l.part.Rows[first:end])
 		}
 		if first > 0 {
 			if err := r.stream.Sync(); err != nil { // pinned memory is used again
 				return err
 			}
 		}
-		if err := l.round(r, p.Source, first, end, out); err != nil {
+		if err := l.round(r, first, end); err != nil {
 			return err
 		}
 	}
@@ -153,17 +277,18 @@ func (l *lookup) distinct(list []int32) int {
 
 // round fetches what the cache lacks of the distinct rows, until it lacks none, and gathers rows first to end of the
 // batch. While a fetch is under way others may evict rows that were cached.
-func (l *lookup) round(r *runner, source compute.RowSource, first, end int, out driver.Ptr) error {
+func (l *lookup) round(r *runner, first, end int) error {
 	c := l.of
-	defer l.depart()()
-	for l.lacks() {
-		if err := l.fetch(source); err != nil {
-			return err
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.depart()
+	defer l.arrive()
+	if err := l.complete(); err != nil {
+		return err
 	}
 	l.decide()
 	r.sums.fills = true
-	if err := l.launch(r, first, end, out); err != nil {
+	if err := l.launch(r, first, end); err != nil {
 		_ = r.stream.Sync() // others do not wait for what is under way
 		c.forget()
 		return err
@@ -171,24 +296,35 @@ func (l *lookup) round(r *runner, source compute.RowSource, first, end int, out 
 	return nil
 }
 
-// depart locks the cache and makes the look-up one of its flights until the function that it returns is called.
-func (l *lookup) depart() (arrive func()) {
-	c := l.of
-	l.known = l.known[:0]
-	c.mu.Lock()
-	c.flights[l] = true
-	return func() {
-		delete(c.flights, l)
-		clear(l.changed)
-		l.stale = false
-		c.mu.Unlock()
+// complete fetches rows until the cache lacks none that was not fetched.
+func (l *lookup) complete() error {
+	for l.lacks() {
+		if err := l.fetch(l.part.Source); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// depart makes the look-up one of its cache's flights until arrive is called.
+func (l *lookup) depart() {
+	l.known = l.known[:0]
+	l.of.flights[l] = true
+}
+
+func (l *lookup) arrive() {
+	delete(l.of.flights, l)
+	clear(l.changed)
+	l.stale = false
 }
 
 // ahead caches the distinct rows, those that it lacks, for a batch that comes later.
 func (l *lookup) ahead(source compute.RowSource) error {
 	c := l.of
-	defer l.depart()()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.depart()
+	defer l.arrive()
 	if !l.lacks() {
 		return nil
 	}
@@ -314,12 +450,12 @@ func (l *lookup) stage(s *driver.Stream) error {
 }
 
 // launch has the GPU do what was decided.
-func (l *lookup) launch(r *runner, first, end int, out driver.Ptr) error {
+func (l *lookup) launch(r *runner, first, end int) error {
 	c, s, stride := l.of, r.stream, 4*r.sums.stride
 	if err := l.stage(s); err != nil {
 		return err
 	}
-	job := rows.Job{IDs: l.ids.Ptr.At(4 * first), Count: end - first, Out: out.At(first * stride), Stride: stride}
+	job := rows.Job{IDs: l.ids.Ptr.At(4 * first), Count: end - first, Out: l.out.At(first * stride), Stride: stride}
 	if err := c.rows.Set(s, l.jobs, job); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
@@ -18,10 +19,11 @@ import (
 // those are used, but not cached.
 type rowCache struct {
 	d     *device
-	table int // rows
-	width int // values
-	stage int // rows that a batch fetches at once
-	page  int // bytes
+	made  int64 // how many were made before
+	table int   // rows
+	width int   // values
+	stage int   // rows that a batch fetches at once
+	page  int   // bytes
 
 	mu      sync.Mutex // before memory.mu
 	rows    *rows.Cache
@@ -36,6 +38,9 @@ type rowCache struct {
 	stop   chan struct{} // closed when it shall end
 	ended  sync.WaitGroup
 }
+
+// rowCachesMade counts caches, which are locked in the order in which they were made.
+var rowCachesMade atomic.Int64
 
 // prefetch are rows that a batch will need.
 type prefetch struct {
@@ -74,7 +79,7 @@ func (d *device) rowCache(table, width int, most int64, stage int) (*rowCache, e
 	if pages < 1 {
 		return nil, fmt.Errorf("%d bytes: want at least a page of %d", most, pageRows*bytes)
 	}
-	c := &rowCache{d: d, table: table, width: width, stage: stage, page: pageRows * bytes, flights: map[*lookup]bool{}}
+	c := &rowCache{d: d, made: rowCachesMade.Add(1), table: table, width: width, stage: stage, page: pageRows * bytes, flights: map[*lookup]bool{}}
 	defer d.c.Leave()
 	err := d.c.Enter()
 	if err == nil {

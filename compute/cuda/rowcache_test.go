@@ -154,18 +154,27 @@ func (s *summing) close(d *device) {
 
 // sum returns the sums of a batch. Every row gets the part's and, from the host, a row of the table's beginning.
 func (s *summing) sum(part compute.SumPart) ([]float32, error) {
-	n := len(part.Rows)
+	beside := make([]int32, len(part.Rows))
+	for i := range beside {
+		beside[i] = int32(i%7) - 1
+	}
+	part.Scale = 1.5
+	return s.parts([]compute.SumPart{part, {Vectors: s.table.data[:7*rowWidth], Rows: beside, Scale: 0.75}})
+}
+
+// parts returns the sums of a batch's parts.
+func (s *summing) parts(parts []compute.SumPart) ([]float32, error) {
+	n := len(parts[0].Rows)
 	b := &compute.Batch{Tokens: make([]int32, n), Positions: make([]int32, n), Segments: []compute.Segment{{Len: n,
 		Chunks: []compute.Chunk{s.kv.Chunk(s.size, false)}}}}
-	beside, all := make([]int32, n), make([]int32, n)
+	all := make([]int32, n)
 	for i := range n {
-		b.Positions[i], beside[i], all[i] = int32(i), int32(i%7)-1, int32(i)
+		b.Positions[i], all[i] = int32(i), int32(i)
 	}
 	if err := s.r.Begin(b); err != nil {
 		return nil, err
 	}
-	part.Scale = 1.5
-	s.r.Sum([]compute.SumPart{part, {Vectors: s.table.data[:7*rowWidth], Rows: beside, Scale: 0.75}})
+	s.r.Sum(parts)
 	out := make([]float32, n*rowWidth)
 	return out, s.r.Hidden(nil, all, out)
 }
@@ -529,4 +538,107 @@ func TestRowCacheFailures(t *testing.T) {
 			break
 		}
 	}
+}
+
+// TestRowCachesBeside: parts of several caches, looked up beside each other, have the bits of rows that the host sends.
+// Two runners name the caches in opposite orders while rows change, are fetched ahead and pages come and go. One table
+// has more rows in a batch than its stage holds, and one is named twice.
+func TestRowCachesBeside(t *testing.T) {
+	onBoth(t, func(t *testing.T, d *device) {
+		const all, rows = 1200, besideRows + 40
+		var tables []*rowTable
+		var caches []*rowCache
+		for _, stage := range []int{400, 400, 100} {
+			c, blocks := openRows(t, d, all, 2, stage)
+			if n, err := c.Grow(blocks); n != len(blocks) || err != nil {
+				t.Fatalf("%d pages: %v", n, err)
+			}
+			table := newRowTable(all, rowWidth)
+			for i := range table.data {
+				table.data[i] *= float32(1 + len(tables))
+			}
+			tables, caches = append(tables, table), append(caches, c)
+		}
+		done := make(chan struct{})
+		var runners, others sync.WaitGroup
+		for i, order := range [][]int{{0, 1, 2, 0}, {2, 1, 0}} {
+			s := newSumming(t, d, tables[0], caches[0], rows)
+			runners.Go(func() {
+				r := rand.New(rand.NewPCG(3, uint64(i)))
+				for turn := range 20 {
+					var cached, sent []compute.SumPart
+					for _, k := range order {
+						list := draw(r, rows, all, turn)
+						cached = append(cached, compute.SumPart{Cached: caches[k], Source: tables[k], Rows: list, Scale: 1})
+						sent = append(sent, compute.SumPart{Vectors: tables[k].data, Rows: list, Scale: 1})
+					}
+					got, err := s.parts(cached)
+					if err != nil {
+						t.Errorf("runner %d, turn %d: %v", i, turn, err)
+						return
+					}
+					want, err := s.parts(sent)
+					if err != nil {
+						t.Errorf("runner %d, turn %d, rows from the host: %v", i, turn, err)
+						return
+					}
+					for at := range got {
+						if math.Float32bits(got[at]) != math.Float32bits(want[at]) {
+							t.Errorf("runner %d, turn %d, row %d, column %d: %v, want %v", i, turn, at/rowWidth, at%rowWidth, got[at],
+								want[at])
+							return
+						}
+					}
+				}
+			})
+		}
+		others.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				c := caches[i%len(caches)]
+				c.Changed([]int32{int32(i % all)})
+				c.Prefetch([]int32{int32(i * 7 % all), int32(i * 13 % all)}, tables[i%len(caches)])
+				if i%20 != 0 {
+					continue
+				}
+				gone, err := c.Shrink(1)
+				if err == nil {
+					_, err = c.Grow(gone)
+				}
+				if err != nil {
+					t.Errorf("pages: %v", err)
+					return
+				}
+			}
+		})
+		runners.Wait()
+		close(done)
+		others.Wait()
+		if t.Failed() {
+			return
+		}
+		s := newSumming(t, d, tables[0], caches[0], rows)
+		tables[1].err = errors.New("no store")
+		caches[1].Changed(nil)
+		list := draw(rand.New(rand.NewPCG(4, 1)), rows, all, 0)
+		part := func(k int) compute.SumPart {
+			return compute.SumPart{Cached: caches[k], Source: tables[k], Rows: list, Scale: 1}
+		}
+		if _, err := s.parts([]compute.SumPart{part(0), part(1)}); !errors.Is(err, tables[1].err) {
+			t.Errorf("a source that fails: %v", err)
+		}
+		tables[1].err = nil
+		if _, err := s.parts([]compute.SumPart{part(0), part(1)}); err != nil {
+			t.Errorf("after a failure: %v", err)
+		}
+		for i, c := range caches {
+			if len(c.flights) > 0 {
+				t.Errorf("cache %d has %d flights at the end", i, len(c.flights))
+			}
+		}
+	})
 }

@@ -23,6 +23,7 @@ type sums struct {
 	sent    [compute.MaxSumParts]bool       // of the batch: the part is vectors
 
 	cached [compute.MaxSumParts]*lookup // for parts that have come from a cache of rows
+	beside []*lookup                    // of the batch, those that are taken beside each other
 	fills  bool                         // vectors of the batch are being filled from caches, ahead of its operations
 }
 
@@ -148,12 +149,7 @@ func (r *runner) takeSum(parts []compute.SumPart) error {
 		p := &parts[i]
 		to := offheap.Slice[int32](s.index.Bytes[4*i*s.rows:], s.rows)
 		copy(to, p.Rows)
-		if s.sent[i] = p.Vectors != nil && p.Cached == nil; p.Cached != nil {
-			if err := r.takeCached(i, p, to); err != nil {
-				return err
-			}
-		}
-		if !s.sent[i] {
+		if s.sent[i] = p.Vectors != nil && p.Cached == nil; !s.sent[i] {
 			continue
 		}
 		if err := s.hostRoom(r.dev, i); err != nil {
@@ -167,7 +163,7 @@ func (r *runner) takeSum(parts []compute.SumPart) error {
 			}
 		}
 	}
-	return nil
+	return r.takeCached(parts)
 }
 
 // checkPart refuses a part that does not fit the batch.
