@@ -88,12 +88,16 @@ func (m *Memory) openRows(cfg *config.Config, mc *config.Model, weights *hstu.Mo
 	if err != nil {
 		return err
 	}
-	items, rowBytes := itemsFor(weights.Config().Items), 4*weights.Shape().Hidden
+	items, format := itemsFor(weights.Config().Items), weights.RowFormat(weights.Config().ItemTable)
+	rowBytes := 4 * weights.Shape().Hidden
+	if format == compute.BF16 {
+		rowBytes = 2 * weights.Shape().Hidden
+	}
 	most := m.largestRows(cfg, pages, items, rowBytes)
 	if most == 0 {
 		return errors.New("the memory was opened without: it needs a restart")
 	}
-	cache, err := device.RowCache(items, weights.Shape().Hidden, most)
+	cache, err := device.RowCache(items, weights.Shape().Hidden, format, most)
 	if err != nil {
 		return err
 	}

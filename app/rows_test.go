@@ -1,8 +1,10 @@
 package app
 
 import (
+	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -41,8 +43,12 @@ func (d *apart) Open(s compute.Shape, rows int) (compute.Runner, error) {
 	return &apartRunner{r.(compute.STU), s.Hidden}, nil
 }
 
-func (d *apart) RowCache(rows, width int, most int64) (compute.RowCache, error) {
-	return &apartRows{bytes: 4 * width, cached: map[int32]int{}}, nil
+func (d *apart) RowCache(rows, width int, dt compute.DType, most int64) (compute.RowCache, error) {
+	bytes := 4 * width
+	if dt == compute.BF16 {
+		bytes = 2 * width
+	}
+	return &apartRows{bytes: bytes, dt: dt, cached: map[int32]int{}}, nil
 }
 
 type apartRunner struct {
@@ -68,6 +74,7 @@ func (r *apartRunner) Sum(parts []compute.SumPart) {
 // apartRows keeps rows in its pages, the first in the first place, as long as there are places.
 type apartRows struct {
 	bytes  int
+	dt     compute.DType
 	mu     sync.Mutex
 	pages  []compute.Block
 	cached map[int32]int // the place of a row
@@ -85,6 +92,10 @@ func (c *apartRows) gather(p *compute.SumPart) []float32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	width := c.bytes / 4
+	if c.dt == compute.BF16 {
+		width = c.bytes / 2
+	}
+	raw := make([]byte, c.bytes)
 	out := make([]float32, len(p.Rows)*width)
 	for i, row := range p.Rows {
 		if row < 0 {
@@ -93,22 +104,34 @@ func (c *apartRows) gather(p *compute.SumPart) []float32 {
 		to := out[i*width:][:width]
 		if at, ok := c.cached[row]; ok {
 			c.stats.Hits++
-			copy(embed.Bytes(to), c.place(at))
+			c.widen(to, c.place(at))
 			continue
 		}
 		c.stats.Misses++
 		c.stats.Fetched += int64(c.bytes)
 		known := []bool{false}
-		if err := p.Source.Fetch([]int32{row}, to, known); err != nil {
+		if err := p.Source.Fetch([]int32{row}, raw, known); err != nil {
 			panic(err)
 		}
+		c.widen(to, raw)
 		if known[0] && c.next < len(c.pages)*apartPage {
 			c.cached[row] = c.next
-			copy(c.place(c.next), embed.Bytes(to))
+			copy(c.place(c.next), raw)
 			c.next++
 		}
 	}
 	return out
+}
+
+// widen writes a row's values as float32.
+func (c *apartRows) widen(to []float32, row []byte) {
+	if c.dt == compute.F32 {
+		copy(embed.Bytes(to), row)
+		return
+	}
+	for i := range to {
+		to[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(row[2*i:])) << 16)
+	}
 }
 
 func (c *apartRows) Prefetch([]int32, compute.RowSource) {}

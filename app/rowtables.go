@@ -72,7 +72,7 @@ func (m *Memory) openTable(cfg *config.Config, mc *config.Model, t *config.Model
 	}
 	bytes := t.DeviceRows.Of(m.deviceTotal)
 	rows := itemsFor(weights.Sourced()[t.Name])
-	cache, err := device.RowCache(rows, weights.Shape().Hidden, bytes)
+	cache, err := device.RowCache(rows, weights.Shape().Hidden, weights.RowFormat(t.Name), bytes)
 	if err != nil {
 		return err
 	}

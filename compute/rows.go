@@ -3,16 +3,18 @@ package compute
 // RowCacher is a Device that caches rows of tables that are too large for its memory.
 type RowCacher interface {
 	Device
-	// RowCache returns a cache without pages for a table of so many rows of width values of F32, which may get up to
-	// most bytes of pages. width is a multiple of 4. The caller MUST Close it, before the device.
-	RowCache(rows, width int, most int64) (RowCache, error)
+	// RowCache returns a cache without pages for a table of so many rows of width values of F32 or BF16, which may get up
+	// to most bytes of pages. A row has a multiple of 16 bytes. The caller MUST Close it, before the device.
+	RowCache(rows, width int, dt DType, most int64) (RowCache, error)
 }
 
 // RowSource gives rows of a table.
 type RowSource interface {
+	// Format returns the format of the rows' values, F32 or BF16: that of a cache that they go to.
+	Format() DType
 	// Fetch writes the rows to to, one after the other, and says in known which of them may be cached: a row that stands
 	// in for a missing one may not. It is safe for concurrent use.
-	Fetch(rows []int32, to []float32, known []bool) error
+	Fetch(rows []int32, to []byte, known []bool) error
 }
 
 // RowCache holds rows of one table in pages of a device's memory, for a SumPart. A batch looks its rows up where they

@@ -53,6 +53,50 @@ func (t *Table) GatherFloats(ctx context.Context, keys []uint64, out []float32, 
 	return g
 }
 
+// BF16 reports whether numbers of rows are bf16, not float32.
+func (t *Table) BF16() bool { return t.bf16 }
+
+// GatherRows is GatherFloats for rows as they are stored, one behind the other.
+func (t *Table) GatherRows(ctx context.Context, keys []uint64, out []byte, known []bool) Gathered {
+	for i := range known {
+		known[i] = true
+	}
+	g := t.gather(ctx, keys, out, known)
+	if !t.bf16 {
+		return g
+	}
+	size := t.RowBytes()
+	for i := range keys {
+		row := out[i*size : (i+1)*size]
+		if finite16(row) {
+			continue
+		}
+		copy(row, t.def)
+		g.Default, g.Broken = g.Default+1, g.Broken+1
+		t.broken.Add(1)
+		if known != nil {
+			known[i] = false
+		}
+	}
+	return g
+}
+
+// finite16 reports whether a row's bf16 all are finite: their exponents are not all ones.
+func finite16(row []byte) bool {
+	const exponent, last, carry = 0x7F80_7F80_7F80_7F80, 0x0080_0080_0080_0080, 0x8000_8000_8000_8000
+	for ; len(row) >= 8; row = row[8:] {
+		if (binary.LittleEndian.Uint64(row)&exponent+last)&carry != 0 {
+			return false
+		}
+	}
+	for ; len(row) >= 2; row = row[2:] {
+		if binary.LittleEndian.Uint16(row)&0x7F80 == 0x7F80 {
+			return false
+		}
+	}
+	return true
+}
+
 // readRows is how many rows Read asks the store for at a time.
 const readRows = 256
 

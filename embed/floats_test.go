@@ -1,12 +1,14 @@
 package embed_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"grebe/embed"
@@ -87,6 +89,64 @@ func TestBF16(t *testing.T) {
 		{Name: "a", Store: "pebble", Dim: 6, Format: embed.BF16, Cache: 1}} {
 		if s.Validate() == nil {
 			t.Errorf("%+v is accepted", s)
+		}
+	}
+}
+
+// TestGatherRows: rows as they are stored are what GatherFloats widens, default rows and rows that are not finite
+// included.
+func TestGatherRows(t *testing.T) {
+	const dim = 12
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, bf16 := range []bool{false, true} {
+		store := embed.NewMemory(300, map[bool]int{false: 4, true: 2}[bf16]*dim)
+		def := make([]byte, store.RowBytes())
+		def[1] = 0x3F
+		table, err := embed.NewTable(store, nil, embed.TableConfig{BF16: bf16, Default: def})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys []uint64
+		for key := range uint64(300) {
+			if keys = append(keys, key); key%7 == 0 {
+				continue // there is none
+			}
+			row := make([]float32, dim)
+			for i := range row {
+				row[i] = float32(r.NormFloat64())
+			}
+			raw := embed.Bytes(row)
+			if bf16 {
+				raw = nil
+				for _, v := range row {
+					raw = binary.LittleEndian.AppendUint16(raw, uint16(math.Float32bits(v)>>16))
+				}
+				if key%5 == 0 {
+					binary.LittleEndian.PutUint16(raw[2*r.IntN(dim):], []uint16{0x7F80, 0xFF80, 0x7FC1}[key%3])
+				}
+			}
+			if err := store.Put(context.Background(), []uint64{key}, raw); err != nil {
+				t.Fatal(err)
+			}
+		}
+		floats, known := make([]float32, len(keys)*dim), make([]bool, len(keys))
+		want := table.GatherFloats(context.Background(), keys, floats, known)
+		raw, got := make([]byte, len(keys)*table.RowBytes()), make([]bool, len(keys))
+		if g := table.GatherRows(context.Background(), keys, raw, got); g != want || !slices.Equal(got, known) {
+			t.Errorf("bf16 %v: %+v, %v, want %+v, %v", bf16, g, got, want, known)
+		}
+		for i := range floats {
+			bits := math.Float32bits(floats[i])
+			if bf16 {
+				bits >>= 16
+			}
+			stored := uint32(0)
+			for b := range len(raw) / len(floats) {
+				stored |= uint32(raw[i*(len(raw)/len(floats))+b]) << (8 * b)
+			}
+			if stored != bits {
+				t.Fatalf("bf16 %v: row %d, number %d: %x, want %x", bf16, i/dim, i%dim, stored, bits)
+			}
 		}
 	}
 }

@@ -197,7 +197,7 @@ func (c *rowCache) newLookup(rowsAtOnce int) (l *lookup, err error) {
 		return l, err
 	}
 	most := min(c.stage, rowsAtOnce)
-	if l.staged, err = c.d.c.AllocHost(4 * c.width * most); err != nil {
+	if l.staged, err = c.d.c.AllocHost(c.rowBytes * most); err != nil {
 		return l, err
 	}
 	if l.moves, err = c.d.c.AllocHost(16 * most); err != nil {
@@ -377,9 +377,9 @@ func (l *lookup) lacks() bool {
 func (l *lookup) fetch(source compute.RowSource) error {
 	l.of.mu.Unlock()
 	defer l.of.mu.Lock()
-	n, width := len(l.known), l.of.width
+	n, bytes := len(l.known), l.of.rowBytes
 	l.known = append(l.known, make([]bool, len(l.asked))...)
-	to := offheap.Slice[float32](l.staged.Bytes[4*width*n:], width*len(l.asked))
+	to := l.staged.Bytes[bytes*n:][:bytes*len(l.asked)]
 	if err := source.Fetch(l.asked, to, l.known[n:]); err != nil {
 		return fmt.Errorf("fetch %d rows: %w", len(l.asked), err)
 	}
@@ -413,7 +413,7 @@ func (l *lookup) decide() {
 // choose decides which of the rows to be sent are cached.
 func (l *lookup) choose() {
 	c := l.of
-	c.stats.Fetched += int64(4 * c.width * len(l.sent))
+	c.stats.Fetched += int64(c.rowBytes * len(l.sent))
 	l.plan.Reset()
 	for at, row := range l.sent {
 		if row == evict.NoRow || !l.known[at] || l.stale || l.changed[int32(row)] {

@@ -22,8 +22,10 @@ type rowCache struct {
 	made  int64 // how many were made before
 	table int   // rows
 	width int   // values
-	stage int   // rows that a batch fetches at once
-	page  int   // bytes
+	dt    compute.DType
+	stage int // rows that a batch fetches at once
+
+	rowBytes, page int
 
 	mu      sync.Mutex // before memory.mu
 	rows    *rows.Cache
@@ -58,18 +60,21 @@ const (
 )
 
 // RowCache implements compute.RowCacher.
-func (d *device) RowCache(table, width int, most int64) (compute.RowCache, error) {
-	c, err := d.rowCache(table, width, most, rowStage)
+func (d *device) RowCache(table, width int, dt compute.DType, most int64) (compute.RowCache, error) {
+	c, err := d.rowCache(table, width, dt, most, rowStage)
 	if err != nil {
 		return nil, fmt.Errorf("cuda: a cache of rows: %w", err)
 	}
 	return c, nil
 }
 
-func (d *device) rowCache(table, width int, most int64, stage int) (*rowCache, error) {
+func (d *device) rowCache(table, width int, dt compute.DType, most int64, stage int) (*rowCache, error) {
 	bytes, pageRows := 4*width, evict.SlabSlots
-	if table < 1 || width < 4 || width%4 != 0 {
-		return nil, fmt.Errorf("%d rows of %d numbers: want a multiple of 4", table, width)
+	if dt == compute.BF16 {
+		bytes = 2 * width
+	}
+	if table < 1 || bytes < 16 || bytes%16 != 0 || dt != compute.F32 && dt != compute.BF16 {
+		return nil, fmt.Errorf("%d rows of %d numbers of %v: want a multiple of 16 bytes of f32 or bf16", table, width, dt)
 	}
 	for 2*pageRows*bytes <= rowPage {
 		pageRows *= 2
@@ -79,7 +84,8 @@ func (d *device) rowCache(table, width int, most int64, stage int) (*rowCache, e
 	if pages < 1 {
 		return nil, fmt.Errorf("%d bytes: want at least a page of %d", most, pageRows*bytes)
 	}
-	c := &rowCache{d: d, made: rowCachesMade.Add(1), table: table, width: width, stage: stage, page: pageRows * bytes, flights: map[*lookup]bool{}}
+	c := &rowCache{d: d, made: rowCachesMade.Add(1), table: table, width: width, dt: dt, stage: stage,
+		rowBytes: bytes, page: pageRows * bytes, flights: map[*lookup]bool{}}
 	defer d.c.Leave()
 	err := d.c.Enter()
 	if err == nil {
@@ -98,7 +104,7 @@ func (c *rowCache) open(spec rows.Spec) (err error) {
 	if c.last, err = c.d.c.NewEvent(false); err != nil {
 		return err
 	}
-	if c.rows, err = rows.New(c.d.c, []rows.Spec{spec}, rows.BF16{}); err != nil {
+	if c.rows, err = rows.New(c.d.c, []rows.Spec{spec}, rows.BF16{Rows: c.dt == compute.BF16}); err != nil {
 		return err
 	}
 	if err = c.rows.Forget(c.stream, 0); err != nil {
@@ -267,7 +273,7 @@ func (c *rowCache) Stats() compute.RowStats {
 	defer c.mu.Unlock()
 	s := c.stats
 	s.Bytes = int64(len(c.pages)) * int64(c.page)
-	s.Rows = len(c.pages) * c.page / (4 * c.width)
+	s.Rows = len(c.pages) * c.page / c.rowBytes
 	return s
 }
 

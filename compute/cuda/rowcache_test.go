@@ -18,6 +18,7 @@ import (
 type rowTable struct {
 	width int
 	data  []float32
+	dt    compute.DType // that rows are fetched in, without rounding
 
 	mu      sync.Mutex
 	fetched []int32
@@ -27,8 +28,8 @@ type rowTable struct {
 
 const holes = 17 // every such row is missing: another one stands in, which MUST NOT be cached
 
-func newRowTable(n, width int) *rowTable {
-	t := &rowTable{width: width, data: make([]float32, n*width)}
+func newRowTable(n, width int, dt compute.DType) *rowTable {
+	t := &rowTable{width: width, data: make([]float32, n*width), dt: dt}
 	for row := range n {
 		t.write(row, 1)
 	}
@@ -41,15 +42,26 @@ func (t *rowTable) write(row, version int) {
 	r := rand.New(rand.NewPCG(uint64(row), uint64(version)))
 	for i := range t.row(int32(row)) {
 		t.row(int32(row))[i] = float32(r.NormFloat64())
+		if t.dt == compute.BF16 {
+			t.row(int32(row))[i] = float32(r.IntN(256)-128) / 8
+		}
 	}
 }
 
-func (t *rowTable) Fetch(list []int32, to []float32, known []bool) error {
+func (t *rowTable) Format() compute.DType { return t.dt }
+
+func (t *rowTable) Fetch(list []int32, to []byte, known []bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.fetched = append(t.fetched, list...)
 	for i, row := range list {
-		copy(to[i*t.width:][:t.width], t.row(row))
+		if t.dt == compute.F32 {
+			copy(offheap.Slice[float32](to, len(list)*t.width)[i*t.width:], t.row(row))
+		} else {
+			for k, v := range t.row(row) {
+				offheap.Slice[uint16](to, len(list)*t.width)[i*t.width+k] = uint16(math.Float32bits(v) >> 16)
+			}
+		}
 		known[i] = row%holes != 0
 	}
 	if t.during != nil {
@@ -199,9 +211,9 @@ func (s *summing) same(what string, list []int32) {
 }
 
 // openRows makes a cache for a table, and pages for it.
-func openRows(t *testing.T, d *device, n, pages, stage int) (*rowCache, []compute.Block) {
+func openRows(t *testing.T, d *device, n, pages, stage int, dt compute.DType) (*rowCache, []compute.Block) {
 	t.Helper()
-	c, err := d.rowCache(n, rowWidth, int64(pages)*rowPage, stage)
+	c, err := d.rowCache(n, rowWidth, dt, int64(pages)*rowPage, stage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,55 +257,70 @@ func draw(r *rand.Rand, n, all, at int) []int32 {
 // changed, and while pages come and go; batches of more rows than the stage holds take several rounds.
 func TestRowCache(t *testing.T) {
 	onBoth(t, func(t *testing.T, d *device) {
-		const all, pages = 2000, 3
-		table := newRowTable(all, rowWidth)
-		c, blocks := openRows(t, d, all, pages, 100)
-		s := newSumming(t, d, table, c, 400)
-		r := rand.New(rand.NewPCG(1, 1))
-		s.same("without pages", draw(r, 50, all, 0))
-		s.grow(blocks[:2]...)
-		for i := range 60 {
-			list := draw(r, []int{1, 40, 90, 400}[i%4], all, i)
-			s.same("cached", list)
-			switch i % 10 {
-			case 3:
-				rows := []int32{list[0], list[len(list)/2], list[len(list)-1], -1, all}
-				for _, row := range rows {
-					if row >= 0 && row < all {
-						table.write(int(row), i)
-					}
-				}
-				c.Changed(rows)
-			case 5:
-				s.grow(blocks[2])
-			case 8:
-				if gone, err := c.Shrink(1); err != nil || len(gone) != 1 || gone[0].Addr != blocks[2].Addr {
-					t.Fatalf("shrink: %v, %v", gone, err)
-				}
-			case 9:
-				for row := range all {
-					table.write(row, i)
-				}
-				c.Changed(nil)
-			}
-		}
-		stats := c.Stats()
-		if stats.Hits == 0 || stats.Misses == 0 || stats.Evictions == 0 || stats.Rows != 512 ||
-			stats.Bytes != 2*rowPage || stats.Fetched != stats.Misses*4*rowWidth {
-			t.Errorf("statistics are %+v", stats)
-		}
-		if n, err := c.Grow(blocks); n != 1 || err != nil {
-			t.Errorf("of 3 pages over 2 it took %d, %v, want 1", n, err)
+		for _, dt := range []compute.DType{compute.F32, compute.BF16} {
+			t.Run(dt.String(), func(t *testing.T) { testRowCache(t, d, dt) })
 		}
 	})
+}
+
+func testRowCache(t *testing.T, d *device, dt compute.DType) {
+	const pages = 3
+	bytes, all := 4*rowWidth, 2000
+	if dt == compute.BF16 {
+		bytes, all = 2*rowWidth, 4000
+	}
+	table := newRowTable(all, rowWidth, dt)
+	c, blocks := openRows(t, d, all, pages, 100, dt)
+	s := newSumming(t, d, table, c, 400)
+	r := rand.New(rand.NewPCG(1, 1))
+	s.same("without pages", draw(r, 50, all, 0))
+	s.grow(blocks[:2]...)
+	for i := range 60 {
+		list := draw(r, []int{1, 40, 90, 400}[i%4], 2000, i)
+		for k, row := range list {
+			if all > 2000 && row >= 0 {
+				list[k] = 2*row + int32(r.IntN(2))
+			}
+		}
+		s.same("cached", list)
+		switch i % (all / 200) {
+		case 3:
+			rows := []int32{list[0], list[len(list)/2], list[len(list)-1], -1, int32(all)}
+			for _, row := range rows {
+				if row >= 0 && int(row) < all {
+					table.write(int(row), i)
+				}
+			}
+			c.Changed(rows)
+		case 5:
+			s.grow(blocks[2])
+		case 8:
+			if gone, err := c.Shrink(1); err != nil || len(gone) != 1 || gone[0].Addr != blocks[2].Addr {
+				t.Fatalf("shrink: %v, %v", gone, err)
+			}
+		case 9:
+			for row := range all {
+				table.write(row, i)
+			}
+			c.Changed(nil)
+		}
+	}
+	stats := c.Stats()
+	if stats.Hits == 0 || stats.Misses == 0 || stats.Evictions == 0 || stats.Rows != 2*rowPage/bytes ||
+		stats.Bytes != 2*rowPage || stats.Fetched != stats.Misses*int64(bytes) {
+		t.Errorf("statistics are %+v", stats)
+	}
+	if n, err := c.Grow(blocks); n != 1 || err != nil {
+		t.Errorf("of 3 pages over 2 it took %d, %v, want 1", n, err)
+	}
 }
 
 // TestRowCacheHits: rows that are cached are not fetched again; those that stand in for missing ones are.
 func TestRowCacheHits(t *testing.T) {
 	onBoth(t, func(t *testing.T, d *device) {
 		const all = 2000
-		c, blocks := openRows(t, d, all, 2, 100)
-		s := newSumming(t, d, newRowTable(all, rowWidth), c, 100)
+		c, blocks := openRows(t, d, all, 2, 100, compute.F32)
+		s := newSumming(t, d, newRowTable(all, rowWidth, compute.F32), c, 100)
 		s.grow(blocks...)
 		list := []int32{40, 41, -1, 41, 2 * holes, 43}
 		s.same("first", list)
@@ -320,8 +347,8 @@ func TestRowCacheHits(t *testing.T) {
 func TestRowCacheChangesDuringFetch(t *testing.T) {
 	onBoth(t, func(t *testing.T, d *device) {
 		const all = 2000
-		table := newRowTable(all, rowWidth)
-		c, blocks := openRows(t, d, all, 2, 100)
+		table := newRowTable(all, rowWidth, compute.F32)
+		c, blocks := openRows(t, d, all, 2, 100, compute.F32)
 		s := newSumming(t, d, table, c, 100)
 		s.grow(blocks...)
 		s.same("first", []int32{1, 2})
@@ -351,8 +378,8 @@ func TestRowCacheChangesDuringFetch(t *testing.T) {
 func TestRowCachePrefetch(t *testing.T) {
 	onBoth(t, func(t *testing.T, d *device) {
 		const all = 2000
-		table := newRowTable(all, rowWidth)
-		c, blocks := openRows(t, d, all, 2, 4)
+		table := newRowTable(all, rowWidth, compute.F32)
+		c, blocks := openRows(t, d, all, 2, 4, compute.F32)
 		s := newSumming(t, d, table, c, 100)
 		s.grow(blocks...)
 		s.same("first", []int32{1})
@@ -392,8 +419,8 @@ func TestRowCachePrefetch(t *testing.T) {
 func TestRowCacheShared(t *testing.T) {
 	onBoth(t, func(t *testing.T, d *device) {
 		const all, pages = 1000, 3
-		table := newRowTable(all, rowWidth)
-		c, blocks := openRows(t, d, all, pages, 100)
+		table := newRowTable(all, rowWidth, compute.F32)
+		c, blocks := openRows(t, d, all, pages, 100, compute.F32)
 		var wg sync.WaitGroup
 		done := make(chan struct{})
 		for i := range 2 {
@@ -458,14 +485,16 @@ func TestRowCacheRefuses(t *testing.T) {
 	_, d := simulate(t, Options{NoGraphs: true})
 	for _, c := range []struct {
 		rows, width int
+		dt          compute.DType
 		most        int64
-	}{{0, 64, 1 << 30}, {10, 6, 1 << 30}, {10, 0, 1 << 30}, {10, 64, 1000}} {
-		if _, err := d.RowCache(c.rows, c.width, c.most); err == nil {
+	}{{0, 64, compute.F32, 1 << 30}, {10, 6, compute.F32, 1 << 30}, {10, 0, compute.F32, 1 << 30},
+		{10, 64, compute.F32, 1000}, {10, 4, compute.BF16, 1 << 30}, {10, 64, compute.FP8, 1 << 30}} {
+		if _, err := d.RowCache(c.rows, c.width, c.dt, c.most); err == nil {
 			t.Errorf("%+v is no error", c)
 		}
 	}
-	table := newRowTable(100, rowWidth)
-	c, blocks := openRows(t, d, 100, 1, 100)
+	table := newRowTable(100, rowWidth, compute.F32)
+	c, blocks := openRows(t, d, 100, 1, 100, compute.F32)
 	s := newSumming(t, d, table, c, 10)
 	if _, err := c.Grow([]compute.Block{{Addr: blocks[0].Addr, Size: 100}}); err == nil {
 		t.Error("a page that is too small is no error")
@@ -488,10 +517,10 @@ func TestRowCacheFailures(t *testing.T) {
 	g.Kernels["sum"] = func(l *drivertest.Launch) { simulatedSum(g, l) }
 	g.Kernels["rms_norm"] = func(l *drivertest.Launch) { simulatedHidden(g, l) }
 	const all = 1000
-	table := newRowTable(all, rowWidth)
+	table := newRowTable(all, rowWidth, compute.F32)
 	r := rand.New(rand.NewPCG(3, 3))
 	for turn := 0; ; turn++ { // a new runner and a new cache each: what they make first can fail, too
-		c, err := d.rowCache(all, rowWidth, 1<<30, 30)
+		c, err := d.rowCache(all, rowWidth, compute.F32, 1<<30, 30)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -548,14 +577,15 @@ func TestRowCachesBeside(t *testing.T) {
 		const all, rows = 1200, besideRows + 40
 		var tables []*rowTable
 		var caches []*rowCache
-		for _, stage := range []int{400, 400, 100} {
-			c, blocks := openRows(t, d, all, 2, stage)
+		for i, stage := range []int{400, 400, 100} {
+			dt := []compute.DType{compute.F32, compute.BF16}[i%2]
+			c, blocks := openRows(t, d, all, 2-i%2, stage, dt)
 			if n, err := c.Grow(blocks); n != len(blocks) || err != nil {
 				t.Fatalf("%d pages: %v", n, err)
 			}
-			table := newRowTable(all, rowWidth)
-			for i := range table.data {
-				table.data[i] *= float32(1 + len(tables))
+			table := newRowTable(all, rowWidth, dt)
+			for at := range table.data {
+				table.data[at] *= float32(int(1) << i) // so that tables differ
 			}
 			tables, caches = append(tables, table), append(caches, c)
 		}

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"grebe/compute"
+	"grebe/internal/offheap"
 )
 
 // TestRowCacheTimes compares passes of 6 layers of HSTU over 15,000 new events, and over 64 behind 14,936 cached ones,
@@ -35,7 +36,7 @@ func TestRowCacheTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := d.rowCache(all, s.Hidden, 2*hot*4*int64(s.Hidden), rowStage)
+	c, err := d.rowCache(all, s.Hidden, compute.F32, 2*hot*4*int64(s.Hidden), rowStage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,9 +134,12 @@ type timedRows struct {
 	out   []float32
 }
 
-func (s *timedRows) Fetch(list []int32, to []float32, known []bool) error {
+func (s *timedRows) Format() compute.DType { return compute.F32 }
+
+func (s *timedRows) Fetch(list []int32, to []byte, known []bool) error {
+	out := offheap.Slice[float32](to, len(list)*s.width)
 	for i, row := range list {
-		copy(to[i*s.width:][:s.width], s.data[int(row)*s.width:])
+		copy(out[i*s.width:][:s.width], s.data[int(row)*s.width:])
 		known[i] = true
 	}
 	return nil

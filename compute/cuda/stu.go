@@ -171,8 +171,8 @@ func (r *runner) checkPart(p *compute.SumPart) error {
 	n := len(p.Vectors) / r.shape.Hidden
 	if p.Cached != nil {
 		c, ok := p.Cached.(*rowCache)
-		if !ok || c.d != r.dev || c.width != r.shape.Hidden || p.Source == nil {
-			return fmt.Errorf("a cache of rows does not fit a hidden size of %d, or has no source", r.shape.Hidden)
+		if !ok || c.d != r.dev || c.width != r.shape.Hidden || p.Source == nil || p.Source.Format() != c.dt {
+			return fmt.Errorf("a cache of rows does not fit a hidden size of %d or its source, or has none", r.shape.Hidden)
 		}
 		n = c.table
 	} else if p.Vectors == nil {

@@ -10,6 +10,7 @@ import (
 
 	"grebe/compute"
 	"grebe/embed"
+	"grebe/internal/offheap"
 )
 
 // RowSource gives rows of a table that are not in the checkpoint: Dim values each, one after the other. It is safe for
@@ -103,13 +104,26 @@ func (s *tableRows) get(items []int32, out []float32) (got embed.Gathered) {
 	return s.table.GatherFloats(context.Background(), g.keys, out, nil) // within the table's own deadline
 }
 
+// Format implements compute.RowSource. Rows go to a device as they are stored, if that copies 16 bytes at a time.
+func (s *tableRows) Format() compute.DType {
+	if s.table.BF16() && s.table.Dim()%8 == 0 {
+		return compute.BF16
+	}
+	return compute.F32
+}
+
 // Fetch implements compute.RowSource, for a cache of these rows.
-func (s *tableRows) Fetch(items []int32, to []float32, known []bool) error {
+func (s *tableRows) Fetch(items []int32, to []byte, known []bool) error {
 	g := s.scratch.Get().(*gathered)
 	defer s.scratch.Put(g)
 	g.ask(items)
 	begin := time.Now()
-	got := s.table.GatherFloats(context.Background(), g.keys, to, known)
+	var got embed.Gathered
+	if s.Format() == compute.BF16 || !s.table.BF16() {
+		got = s.table.GatherRows(context.Background(), g.keys, to, known)
+	} else {
+		got = s.table.GatherFloats(context.Background(), g.keys, offheap.Slice[float32](to, len(items)*s.Dim()), known)
+	}
 	s.fetched(len(items), time.Since(begin))
 	if got.Err != nil || got.Broken > 0 {
 		s.incomplete.Add(1)
@@ -159,6 +173,16 @@ func (m *Model) Caches(name string) bool {
 		}
 	}
 	return false
+}
+
+// RowFormat returns the format of a table's rows in a cache of the device's memory.
+func (m *Model) RowFormat(name string) compute.DType {
+	for _, t := range m.tables() {
+		if s, ok := t.source.(compute.RowSource); ok && t.name == name {
+			return s.Format()
+		}
+	}
+	return compute.F32
 }
 
 // Sourced returns the names of the tables whose rows do not come from the checkpoint, and how many rows each has.

@@ -1,6 +1,7 @@
 package hstu
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -450,7 +451,7 @@ func (r *uncachedRunner) Sum(parts []compute.SumPart) {
 		rows := slices.Clone(p.Rows)
 		rows = slices.DeleteFunc(rows, func(row int32) bool { return row < 0 })
 		vectors, known := make([]float32, len(rows)*r.width), make([]bool, len(rows))
-		if err := p.Source.Fetch(rows, vectors, known); err != nil || slices.Contains(known, false) {
+		if err := fetchFloats(p.Source, rows, vectors, known); err != nil || slices.Contains(known, false) {
 			panic(fmt.Sprintf("rows %v: %v, %v", rows, known, err))
 		}
 		at := slices.Clone(p.Rows)
@@ -467,6 +468,19 @@ func (r *uncachedRunner) Sum(parts []compute.SumPart) {
 	if r.parts == 0 {
 		panic("no part is cached")
 	}
+}
+
+// fetchFloats has a source write rows as float32.
+func fetchFloats(from compute.RowSource, rows []int32, to []float32, known []bool) error {
+	if from.Format() == compute.F32 {
+		return from.Fetch(rows, embed.Bytes(to), known)
+	}
+	raw := make([]byte, 2*len(to))
+	err := from.Fetch(rows, raw, known)
+	for i := range to {
+		to[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(raw[2*i:])) << 16)
+	}
+	return err
 }
 
 // rowCache is any cache of rows. It notes which are fetched ahead.
