@@ -123,7 +123,7 @@ type RecommendRequest struct {
 	// above 0: paths are sampled without replacement
 	Temperature float64    `json:"temperature,omitempty"`
 	Seed        *uint64    `json:"seed,omitempty"`     // of the samples; nil: the server draws one
-	Fallback    string     `json:"fallback,omitempty"` // popular: for users of whom nothing is known
+	Fallback    string     `json:"fallback,omitempty"` // popular: for users of whom the model can read nothing
 	Rank        *RankFound `json:"rank,omitempty"`     // nil: the found items are not ranked
 
 	WholePrompt bool `json:"whole_prompt,omitempty"` // the user's text or tokens are the whole prompt

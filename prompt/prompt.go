@@ -289,6 +289,12 @@ func (b *Builder) shown(it *Item) ([]int32, bool) {
 	return nil, true
 }
 
+// Lists reports whether {history} shows an item.
+func (b *Builder) Lists(it *Item) bool {
+	_, ok := b.shown(it)
+	return ok
+}
+
 // Unlisted returns how many items of a user's history UserTokens leaves out, and what they lack: {history} shows codes
 // or identifiers, and new items of a catalog often have none yet.
 func (b *Builder) Unlisted(u *User) (n int, lack string) {
@@ -301,7 +307,7 @@ func (b *Builder) Unlisted(u *User) (n int, lack string) {
 		lack = "identifiers of this model"
 	}
 	for _, it := range u.History {
-		if _, ok := b.shown(it); !ok {
+		if !b.Lists(it) {
 			n++
 		}
 	}

@@ -250,11 +250,15 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	if s.cfg.Users == nil { // a store of its own returns another message each time
 		c.stored = known
 	}
-	if len(m.NewEvents) == 0 {
-		return known, nil
+	return withNew(known, m.NewEvents), checkNew(known, m.NewEvents)
+}
+
+// withNew returns a stored user with the new events of a request.
+func withNew(u *grebev1.User, events []*grebev1.Event) *grebev1.User {
+	if len(events) == 0 {
+		return u
 	}
-	return &grebev1.User{Id: known.Id, History: known.History, Text: known.Text, Tokens: known.Tokens,
-		Events: known.Events, NewEvents: m.NewEvents}, checkNew(known, m.NewEvents)
+	return &grebev1.User{Id: u.Id, History: u.History, Text: u.Text, Tokens: u.Tokens, Events: u.Events, NewEvents: events}
 }
 
 // checkNew refuses new events of a user whose prompt they cannot follow.
@@ -267,15 +271,20 @@ func checkNew(u *grebev1.User, events []*grebev1.Event) error {
 
 // userTokens returns the tokens of a request's user.
 func (s *Service) userTokens(c *call, m *grebev1.User) ([]int32, error) {
-	u, unknown := s.resolve(c, m)
-	bare, lack := c.model.Prompt.Unlisted(u)
-	s.metrics.unknown.Add(float64(unknown + bare))
-	c.note = also(leftOut(unknown, "is unknown", "are unknown"), leftOut(bare, "has no "+lack, "have no "+lack))
-	tokens, err := c.model.Prompt.UserTokens(u)
+	tokens, err := c.model.Prompt.UserTokens(s.resolved(c, m))
 	if err != nil {
 		return nil, promptError("user", err)
 	}
 	return tokens, nil
+}
+
+// resolved resolves a user, and counts and notes the items that the prompt leaves out.
+func (s *Service) resolved(c *call, m *grebev1.User) *prompt.User {
+	u, unknown := s.resolve(c, m)
+	bare, lack := c.model.Prompt.Unlisted(u)
+	s.metrics.unknown.Add(float64(unknown + bare))
+	c.note = also(leftOut(unknown, "is unknown", "are unknown"), leftOut(bare, "has no "+lack, "have no "+lack))
+	return u
 }
 
 // leftOut is the note about items of a history that are not in the prompt; "": there are none.

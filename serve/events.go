@@ -204,6 +204,23 @@ func (e *events) unchanged(s *Service, known *sequence, now asOf) (asOf, bool) {
 	return now, !slices.ContainsFunc(known.tokens, func(token int32) bool { return rows[e.model.Item(token)] })
 }
 
+// shows is true at the first item that the model knows, and also for a user with tokens or only a text: history
+// explains those.
+func (e *events) shows(s *Service, c *call, u *grebev1.User) bool {
+	list := slices.Concat(listed(u), u.NewEvents)
+	if len(u.Tokens) > 0 || len(list) == 0 {
+		return !bare(u)
+	}
+	for _, ev := range list {
+		if _, ok := s.row(e.model, ev.GetItem(), nil); ok {
+			return true
+		}
+	}
+	s.metrics.unknown.Add(float64(len(list)))
+	c.note = leftOut(len(list), "is unknown", "are unknown")
+	return false
+}
+
 // listed returns a user's events, or those of the items of the history.
 func listed(u *grebev1.User) []*grebev1.Event {
 	list := u.Events
@@ -492,10 +509,10 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		return nil, Errorf(Unprocessable, field, "model %q reads events: it supports no boost, quota or other rules",
 			c.model.Name)
 	}
-	if cold, err := s.cold(c, req); err != nil {
+	if user, err := s.cold(c, req); err != nil {
 		return nil, err
-	} else if cold {
-		return s.fallBack(ctx, c, id, req, e.listed(s, req, only, n))
+	} else if user != nil {
+		return s.fallBack(ctx, c, id, req, e.listed(s, req, user, only, n))
 	}
 	user, err := s.whom(c, req.User)
 	if err != nil {
@@ -565,13 +582,13 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 }
 
 // listed returns a function that finds the items of a list that a request may get.
-func (e *events) listed(s *Service, req *grebev1.RecommendRequest, only filter.Filter,
+func (e *events) listed(s *Service, req *grebev1.RecommendRequest, user *grebev1.User, only filter.Filter,
 	n int) func([]generate.Share) (*generate.Result, error) {
 	return func(list []generate.Share) (*generate.Result, error) {
 		if err := checkAttributes("filter", only, s.catalog); err != nil {
 			return nil, err
 		}
-		without, eligible := excluded(e.model, req, &grebev1.User{}), s.eligible(e.model, only)
+		without, eligible := excluded(e.model, req, user), s.eligible(e.model, only)
 		_, _, version := s.catalog.Counts()
 		out := &generate.Result{Version: version}
 		for _, x := range list {

@@ -121,6 +121,8 @@ type ranker interface {
 
 // recommender finds items for a user.
 type recommender interface {
+	// shows reports whether the model reads anything of a user. If not, it notes what is left out.
+	shows(s *Service, c *call, u *grebev1.User) bool
 	recommends(m *Model) bool
 	recommend(ctx context.Context, s *Service, c *call, id string,
 		req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error)

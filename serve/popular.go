@@ -146,26 +146,34 @@ func (s *Service) checkFallback(req *grebev1.RecommendRequest) error {
 	return nil
 }
 
-// cold reports whether a request falls back: nothing is known of its user.
-func (s *Service) cold(c *call, req *grebev1.RecommendRequest) (bool, error) {
+// cold returns the user of a request that falls back: nothing is known of them, or only items that the model cannot
+// read. It returns nil if the request does not fall back.
+func (s *Service) cold(c *call, req *grebev1.RecommendRequest) (*grebev1.User, error) {
 	if req.Fallback == "" || req.User == nil {
-		return false, nil
+		return nil, nil
 	}
 	if err := s.checkFallback(req); err != nil {
-		return false, err
+		return nil, err
 	}
 	u := req.User
-	if len(u.NewEvents) > 0 {
-		return false, nil
-	}
-	if u.Id != "" && bare(u) {
-		known, ok, err := s.known(c, u.Id)
-		if err != nil || !ok {
-			return err == nil, err
+	if bare(u) {
+		known, ok, err := &grebev1.User{}, false, error(nil)
+		if u.Id != "" {
+			known, ok, err = s.known(c, u.Id)
 		}
-		u = known
+		switch {
+		case err != nil:
+			return nil, err
+		case ok:
+			u = withNew(known, u.NewEvents)
+		case len(u.NewEvents) > 0: // whom refuses new events of a user who is unknown
+			return nil, nil
+		}
 	}
-	return bare(u), nil
+	if c.model.reads().shows(s, c, u) {
+		return nil, nil
+	}
+	return u, nil
 }
 
 // bare reports whether a user has nothing but an id.
@@ -173,7 +181,7 @@ func bare(u *grebev1.User) bool {
 	return u.GetText() == "" && len(u.Tokens) == 0 && len(u.History) == 0 && len(u.Events) == 0
 }
 
-// fallBack answers a request for a user of whom nothing is known.
+// fallBack answers a request for a user of whom the model reads nothing.
 func (s *Service) fallBack(ctx context.Context, c *call, id string, req *grebev1.RecommendRequest,
 	find func(list []generate.Share) (*generate.Result, error)) (*grebev1.RecommendResponse, error) {
 	ctx, cancel := c.within(ctx)
@@ -192,6 +200,7 @@ func (s *Service) fallBack(ctx context.Context, c *call, id string, req *grebev1
 	resp := &grebev1.RecommendResponse{Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short,
 		CatalogVersion: res.Version,
 		Usage:          generationUsage(res), TimingMs: &grebev1.Timing{}, Fallback: req.Fallback}
+	resp.Usage.Note = c.note
 	if res.Short {
 		resp.ShortReason = shortCatalog
 	}

@@ -122,6 +122,21 @@ func TestEventsFallBack(t *testing.T) {
 	if got := ask(); !slices.Equal(got, []string{"i7", "i3"}) {
 		t.Errorf("from a fresh list: %v", got)
 	}
+	for _, c := range []struct {
+		user *grebev1.User
+		note string
+	}{
+		{&grebev1.User{Id: "d"}, "1 item of the history was left out: it is unknown"},
+		{&grebev1.User{History: []string{"x", "y"}}, "2 items of the history were left out: they are unknown"},
+		{&grebev1.User{History: []string{"x", "i3"}}, ""},
+		{&grebev1.User{Id: "d", NewEvents: []*grebev1.Event{{Item: "i3"}}}, ""},
+	} {
+		resp, err := w.plain.Recommend(t.Context(), &grebev1.RecommendRequest{User: c.user, N: 2, Fallback: "popular"})
+		must(t, err)
+		if got := resp.Fallback == "popular"; got != (c.note != "") || got && resp.Usage.Note != c.note {
+			t.Errorf("%v: %v, want the note %q", c.user, resp, c.note)
+		}
+	}
 	now = now.Add(popularFresh)
 	ask()                     // starts a new list
 	w.plain.background.Wait() // which is then ready

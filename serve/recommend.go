@@ -50,7 +50,7 @@ func (s *Service) find(ctx context.Context, req *grebev1.RecommendRequest) (*gre
 		if req.WholePrompt {
 			return nil
 		}
-		if cold, err := s.cold(c, req); cold || err != nil {
+		if cold, err := s.cold(c, req); cold != nil || err != nil {
 			return err // nothing is computed
 		}
 		return s.describe(c, a, req.User, nil)
@@ -95,53 +95,54 @@ func generationUsage(r *generate.Result) *grebev1.Usage {
 }
 
 // generation checks a request and resolves its user. The user of a request that falls back has no tokens.
-func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.Request, error) {
+func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (r *generate.Request, cold bool, err error) {
 	// A client that sets beam_width or top_k gets exactly that search.
-	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 &&
+	r = &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 &&
 		req.TopK == 0}
 	orDefault(&r.N, defaultResults)
 	orDefault(&r.Width, defaultBeamWidth)
 	if err := checkRange("n", r.N, 1, wire.MaxResults); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := checkRange("beam_width", r.Width, 1, wire.MaxBeamWidth); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := checkRange("top_k", r.TopK, 0, math.MaxInt32); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := checkExclude(req.Exclude); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var err error
 	if r.Filter, err = filterOf(req.Filter); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := checkAttributes("filter", r.Filter, c.model.Generate.Snapshot()); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if r.Rules, err = rulesOf(req, c.model.Generate.Snapshot()); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	r.Exclude, r.OnePerPath = req.Exclude, req.OnePerPath
 	if req.WholePrompt {
 		r.Whole = true
 		r.User, err = c.wholePrompt(req)
-		return r, err
+		return r, false, err
 	}
-	if cold, err := s.cold(c, req); cold || err != nil {
-		return r, err
+	user, err := s.cold(c, req)
+	if cold = user != nil; !cold && err == nil {
+		user, err = s.whom(c, req.User)
 	}
-	user, err := s.whom(c, req.User)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	r.Exclude, r.UserID = req.Exclude, user.Id
+	r.UserID = user.Id
 	if req.ExcludeSeen {
 		r.Exclude = slices.Concat(req.Exclude, user.History, itemsOf(user.Events), itemsOf(user.NewEvents))
 	}
-	r.User, err = s.userTokens(c, user)
-	return r, err
+	if !cold {
+		r.User, err = s.userTokens(c, user)
+	}
+	return r, cold, err
 }
 
 // generate runs a recommendation within the call's deadline and records metrics.

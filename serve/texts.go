@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -60,6 +61,30 @@ func (texts) checkUser(m *Model, u *grebev1.User) error {
 	return nil
 }
 
+// shows is true at the first item that the prompt shows, and also for a prompt without {history}: checkUser explains
+// those.
+func (texts) shows(s *Service, c *call, u *grebev1.User) bool {
+	p := c.model.Prompt
+	if p == nil || u.GetText() != "" || len(u.Tokens) > 0 {
+		return true
+	}
+	items := u.History
+	if len(items) == 0 {
+		items = itemsOf(u.Events)
+	}
+	items = slices.Concat(items, itemsOf(u.NewEvents))
+	if !p.ShowsHistory() {
+		return len(items) > 0
+	}
+	for _, id := range items {
+		if it, ok := s.item(c.model.Model, id); ok && p.Lists(it) {
+			return true
+		}
+	}
+	s.resolved(c, u)
+	return false
+}
+
 func (texts) tokens(s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) (err error) {
 	if w.user, err = s.userTokens(w.call, user); err != nil {
 		return err
@@ -104,13 +129,11 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 	if !c.model.Recommends() {
 		return nil, Errorf(Unprocessable, "", "model %q has no codes: it ranks, but cannot recommend", c.model.Name)
 	}
-	r, err := s.generation(c, req)
+	r, cold, err := s.generation(c, req)
 	if err != nil {
 		return nil, err
 	}
-	if cold, err := s.cold(c, req); err != nil {
-		return nil, err
-	} else if cold {
+	if cold {
 		resp, err := s.fallBack(ctx, c, id, req, func(list []generate.Share) (*generate.Result, error) {
 			return c.model.Generate.Listed(r, list)
 		})

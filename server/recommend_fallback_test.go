@@ -8,8 +8,62 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/prompt"
 )
+
+// Users fall back whose items the prompt cannot show, all of them. exclude_seen holds for these items.
+func TestRecommendPopularToUnlistedUsers(t *testing.T) {
+	r := recommenderOf(t, codeBuilderWith(t, prompt.Config{History: "identifier"}, len(levels), true))
+	now := time.Now().Unix()
+	_, err := r.cat.PutUser(&grebev1.User{Id: "w", Events: []*grebev1.Event{{Item: "i20", Time: now},
+		{Item: "i21", Time: now}, {Item: "i21", Time: now}}})
+	must(t, err)
+	numbered := proto.CloneOf(r.items["i9"])
+	numbered.Identifier = proto.Int32(7)
+	r.put(t, numbered)
+	for id, history := range map[string][]string{"gone": {"none", "nil"}, "bare": {"i21", "none"}, "some": {"i21", "i9"}} {
+		_, err := r.cat.PutUser(&grebev1.User{Id: id, History: history})
+		must(t, err)
+	}
+	const lack = "1 item of the history was left out: it has no identifiers of this model"
+	for _, c := range []struct {
+		user, note string
+		want       string // the best item; "": that of a search
+	}{
+		{`{"id": "gone"}`, "2 items of the history were left out: they are unknown", "i21"},
+		{`{"id": "bare"}`, "1 item of the history was left out: it is unknown; " + lack, "i20"},
+		{`{"id": "some"}`, lack, ""},
+		{`{"history": ["i21"]}`, lack, "i20"},
+		{`{"events": [{"item": "i21"}]}`, lack, "i20"},
+		{`{"history": ["i21", "i9"]}`, lack, ""},
+		{`{"history": ["i21"], "text": "t"}`, lack, ""},
+		{`{"id": "bare", "new_events": [{"item": "i20"}]}`, "", "i5"},
+		{`{"id": "bare", "new_events": [{"item": "i9"}]}`, "", ""},
+	} {
+		rec := r.ask("POST", "/v1/recommend", `{"model": "m", "fallback": "popular", "n": 1, "exclude_seen": true, "user": `+
+			c.user+`}`)
+		if rec.Code != 200 {
+			t.Fatalf("%s: %d, %s", c.user, rec.Code, rec.Body)
+		}
+		var got recommendBody
+		decodeJSON(t, rec.Body, &got)
+		if c.want == "" && (got.Fallback != "" || got.Usage.Prompt == 0) {
+			t.Errorf("%s: %+v, want a search", c.user, got)
+		}
+		popular := got.Fallback == "popular" && got.Usage.Prompt == 0
+		if c.want != "" && (!popular || !slices.Equal(got.ids(), []string{c.want})) {
+			t.Errorf("%s: %+v, want the popular %s", c.user, got, c.want)
+		}
+		if c.note != "" && got.Usage.Note != c.note {
+			t.Errorf("%s: note %q, want %q", c.user, got.Usage.Note, c.note)
+		}
+	}
+	wantError(t, r.ask("POST", "/v1/recommend", `{"model": "m", "fallback": "popular", "user": {"id": "nobody",
+		"new_events": [{"item": "i9"}]}}`), 400, "invalid_argument", "user.id")
+}
 
 // Users of whom nothing is known get the items with most events, under the rules of the request.
 func TestRecommendPopular(t *testing.T) {

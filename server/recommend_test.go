@@ -80,6 +80,12 @@ var levels = []int32{6, 5, 4}
 
 func newRecommender(t *testing.T) *recommender {
 	t.Helper()
+	return recommenderOf(t, codeBuilder(t, len(levels), true))
+}
+
+// recommenderOf is newRecommender with the prompts of "m".
+func recommenderOf(t *testing.T, b *prompt.Builder) *recommender {
+	t.Helper()
 	dev, err := cpu.New(cpu.Options{Threads: 2})
 	must(t, err)
 	dir := t.TempDir()
@@ -108,7 +114,6 @@ func newRecommender(t *testing.T) *recommender {
 	r.cat = catalog.New(catalog.Options{OnChange: r.past.hear}) // before the snapshots receive the change
 	r.fill(t)
 	must(t, store.SetHotness(residency.HotnessConfig{Users: 100, Items: 100}))
-	b := codeBuilder(t, len(levels), true)
 	cache := reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()})
 	cfg := serve.Config{Catalog: r.cat, SLO: time.Minute, Models: []serve.Model{
 		r.serves("m", b, cache), r.serves("bare", codeBuilder(t, len(levels), false), nil),
@@ -144,8 +149,14 @@ func (d runnerDo) Do(ctx context.Context, j *engine.Job) (*engine.Result, error)
 
 func codeBuilder(t *testing.T, depth int, instructed bool) *prompt.Builder {
 	t.Helper()
-	cfg := prompt.Config{Preamble: prompt.Text{Tokens: preamble}, User: "{text}{history}", Separator: "|",
-		Instruction: prompt.Text{Tokens: instruction}}
+	return codeBuilderWith(t, prompt.Config{}, depth, instructed)
+}
+
+// codeBuilderWith is codeBuilder with the history of a configuration.
+func codeBuilderWith(t *testing.T, cfg prompt.Config, depth int, instructed bool) *prompt.Builder {
+	t.Helper()
+	cfg.Preamble, cfg.Instruction = prompt.Text{Tokens: preamble}, prompt.Text{Tokens: instruction}
+	cfg.User, cfg.Separator = "{text}{history}", "|"
 	cfg.ChatMessage, cfg.ChatEnd, cfg.Completion = "[{role}]{text};", "[assistant]", "{text}!"
 	if instructed {
 		cfg.GenerateInstruction = prompt.Text{Tokens: instruction}

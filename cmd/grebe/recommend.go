@@ -37,7 +37,7 @@ func (recommendCmd) FlagHelp() cli.Texts {
 		"quota":       "At most N results with the same value of an attribute; may come several times.",
 		"boost":       "Add X to the scores of items with a value of an attribute; may come several times.",
 		"temperature": "Above 0: sample paths without replacement; default 0, the most probable.",
-		"fallback":    "popular: items with many events, for users of whom nothing is known.",
+		"fallback":    "popular: items with many events, for users of whom the model can read nothing.",
 	}
 }
 
