@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"grebe/cluster/member"
 	"grebe/cluster/mtls"
 	"grebe/cluster/mtls/mtlstest"
+	"grebe/cluster/status"
 	"grebe/embed"
 	"grebe/generate"
 	"grebe/route"
@@ -439,6 +441,10 @@ func TestLossesAreWarnings(t *testing.T) {
 	waitFor(t, func() bool {
 		return log.has("INFO", "n2", "LEASE_LOST") && log.has("INFO", "n2", "GONE") &&
 			log.has("WARN", "n3", "LEASE_LOST") && log.has("WARN", "n3", "GONE")
+	})
+	waitFor(t, func() bool { // the map has them still
+		p := nodes[0].Status().Placement
+		return p != nil && slices.Equal(p.Nodes, []status.Held{{ID: "n1"}, {ID: "n2", Gone: true}, {ID: "n3", Gone: true}})
 	})
 	if log.has("WARN", "n2", "SUSPECT") || log.has("INFO", "n3", "SUSPECT") {
 		t.Errorf("logs\n%s", log.text.String())

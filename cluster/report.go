@@ -44,6 +44,7 @@ func (c *Cluster) Status() *status.Cluster {
 		}
 		out.Nodes = append(out.Nodes, n)
 	}
+	listed := c.listed
 	c.mu.Unlock()
 	for i := range out.Nodes {
 		n, first := &out.Nodes[i], map[*fleet]string{}
@@ -57,7 +58,12 @@ func (c *Cluster) Status() *status.Cluster {
 			}
 		}
 	}
-	out.Placement = c.placed()
+	if out.Placement = c.placed(); out.Placement != nil && listed {
+		for i := range out.Placement.Nodes {
+			h := &out.Placement.Nodes[i]
+			h.Gone = !slices.ContainsFunc(out.Nodes, func(n status.Node) bool { return n.ID == h.ID })
+		}
+	}
 	out.Rollouts = c.rollouts()
 	out.Transfers = c.blocks.transfers(out.Nodes)
 	return out

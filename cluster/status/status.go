@@ -74,6 +74,9 @@ type Held struct {
 	ID    string `json:"id"`
 	Items int    `json:"items"`           // about
 	Bytes int64  `json:"bytes,omitempty"` // 0: not known
+	// Gone is true for a node that is not a member any more. It keeps its items for some 30 s, so that a restart moves
+	// nothing. Without nodes that could own them, it keeps them for longer.
+	Gone bool `json:"gone,omitempty"`
 }
 
 // Transfer counts blocks that moved between two nodes.

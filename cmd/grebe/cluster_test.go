@@ -67,6 +67,20 @@ Last changes
 	}
 }
 
+// A node of the placement map that is gone is marked, and the reader learns that its share stays for a while.
+func TestClusterTextGone(t *testing.T) {
+	const note = "A node that is gone keeps its share for some 30 s, so that a restart moves nothing.\n"
+	c := threeNodes()
+	if got := clusterText(c); strings.Contains(got, "gone") {
+		t.Errorf("nobody is gone: got\n%s", got)
+	}
+	c.Placement.Nodes[1].Gone = true
+	got := clusterText(c)
+	if !strings.Contains(got, "\nn1         3,180  5.0 MB\nn3 (gone)  3,180  5.0 MB\n\n"+note+"\nBlocks of KV") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 // Entries that two models share are counted once, and sizes are shown where one is known.
 func TestClusterTextCounts(t *testing.T) {
 	c := threeNodes()

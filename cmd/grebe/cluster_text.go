@@ -44,6 +44,9 @@ func clusterText(s *status.Cluster) string {
 		b.WriteString("\n\n")
 		heads, held := heldRows(p)
 		writeTable(&b, heads, held, 1)
+		if slices.ContainsFunc(p.Nodes, func(n status.Held) bool { return n.Gone }) {
+			b.WriteString("\nA node that is gone keeps its share for some 30 s, so that a restart moves nothing.\n")
+		}
 	}
 	if len(s.Transfers) > 0 {
 		b.WriteString("\nBlocks of KV between nodes\n\n")
@@ -78,6 +81,9 @@ func heldRows(p *status.Placement) (heads []string, rows [][]string) {
 	}
 	for _, n := range p.Nodes {
 		row := []string{cut(n.ID), count(int64(n.Items)), ""}
+		if n.Gone {
+			row[0] += " (gone)"
+		}
 		if n.Bytes > 0 {
 			row[2] = human.Bytes(n.Bytes)
 		}

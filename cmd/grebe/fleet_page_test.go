@@ -52,6 +52,12 @@ func (f *staged) set(node, state string) {
 		At: at, Node: node, From: f.now.Nodes[i].State, To: state})
 	if state == "GONE" {
 		f.now.Nodes = slices.Delete(f.now.Nodes, i, i+1)
+		p := *f.now.Placement
+		p.Nodes = slices.Clone(p.Nodes)
+		for i := range p.Nodes {
+			p.Nodes[i].Gone = p.Nodes[i].Gone || p.Nodes[i].ID == node
+		}
+		f.now.Placement = &p
 		return
 	}
 	f.now.Nodes[i].State = state
@@ -111,6 +117,7 @@ func TestFleetPage(t *testing.T) {
 		f.now.Nodes[i].Models[0].Known = true
 	}
 	f.now.Nodes[2].ID, f.now.Nodes[2].Zone = "n3<b>", "z1"
+	f.now.Placement.Nodes = append(f.now.Placement.Nodes, status.Held{ID: "n2", Items: 3180, Bytes: 5e6})
 	f.now.Transfers = append(f.now.Transfers, status.Transfer{From: "n1", To: "n2", Blocks: 9, Bytes: 3e8, RateMB: 20})
 	url := pageOf(t, f)
 	ctx, complaints := browser(t, url)
@@ -150,7 +157,8 @@ func TestFleetPage(t *testing.T) {
 	}
 	for _, want := range []string{"Cluster demo: 2 of 2 nodes active", "ACTIVE → LEASE_LOST", "LEASE_LOST → SUSPECT",
 		"SUSPECT → GONE",
-		"left at", "42 ms ago", "n3<b>", "hrcs, epoch 4", "2.00 GB"} {
+		"left at", "42 ms ago", "n3<b>", "hrcs, epoch 4", "2.00 GB", "n2 (gone)",
+		"a node that is gone keeps its share for some 30 s"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %q", want, text)
 		}

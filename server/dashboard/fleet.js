@@ -153,9 +153,10 @@ function showPlacement(cluster) {
   whenChanged("placement", p || null, () => {
     if (!p) return [element("p", { class: "note" }, "no map is published: every node may hold every item")];
     const top = Math.max(1, ...p.nodes.map((n) => n.items)), sized = p.nodes.some((n) => n.bytes);
-    return [element("p", { class: "note" }, `${p.kind}, epoch ${p.epoch}${p.hot ? `, ${whole(p.hot)} hot items on all nodes` : ""}${p.moved_bytes ? `, ${short(p.moved_bytes, "B")} to be filled` : ""}`),
+    const kept = p.nodes.some((n) => n.gone) ? "; a node that is gone keeps its share for some 30 s" : "";
+    return [element("p", { class: "note" }, `${p.kind}, epoch ${p.epoch}${p.hot ? `, ${whole(p.hot)} hot items on all nodes` : ""}${p.moved_bytes ? `, ${short(p.moved_bytes, "B")} to be filled` : ""}${kept}`),
       element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, "node"), element("th", {}, "items"), ...(sized ? [element("th", { class: "number" }, "size")] : []))),
-        element("tbody", {}, ...p.nodes.map((n) => element("tr", {}, element("td", {}, n.id),
+        element("tbody", {}, ...p.nodes.map((n) => element("tr", {}, element("td", {}, n.gone ? n.id + " (gone)" : n.id),
           element("td", {}, element("meter", { max: top, value: n.items, "aria-hidden": "true" }), whole(n.items)), ...(sized ? [element("td", { class: "number" }, n.bytes ? short(n.bytes, "B") : "")] : [])))))];
   });
 }
