@@ -530,7 +530,8 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	if err != nil {
 		return nil, err
 	}
-	without, eligible := excluded(m, req, user), s.eligible(m, only)
+	had := hadOf(only)
+	without, eligible := excluded(m, req, user), s.eligible(m, only, had)
 	start := time.Now()
 	if err := checkLogits(r.result.Hidden[0], m.Config().Hidden); err != nil {
 		return nil, s.explain(c, fmt.Errorf("the state of the last event: %w", err))
@@ -556,6 +557,10 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	}
 	if resp.Short {
 		resp.ShortReason = shortCatalog // all items were scored
+		for i := 0; len(had) > 0 && i < len(without); i++ {
+			eligible(without[i]) // Retrieve asked for all others
+		}
+		resp.Notes = unmatched(only, had.lacking)
 	}
 	if broken > 0 {
 		h.leave(fmt.Sprintf("%d items were left out: their scores are not finite", broken))
@@ -588,7 +593,7 @@ func (e *events) listed(s *Service, req *grebev1.RecommendRequest, user *grebev1
 		if err := checkAttributes("filter", only, s.catalog); err != nil {
 			return nil, err
 		}
-		without, eligible := excluded(e.model, req, user), s.eligible(e.model, only)
+		without, eligible := excluded(e.model, req, user), s.eligible(e.model, only, nil)
 		_, _, version := s.catalog.Counts()
 		out := &generate.Result{Version: version}
 		for _, x := range list {
@@ -643,51 +648,4 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 		s.metrics.prompted(c.op, r.result.Computed, sources(r.tiers))
 	}
 	return r, err
-}
-
-// excluded returns the rows of the items that a request excludes, ascending. exclude_seen covers the whole history,
-// including events that the model left out.
-func excluded(m *hstu.Model, req *grebev1.RecommendRequest, user *grebev1.User) []int32 {
-	var rows []int32
-	exclude := func(id string) {
-		if row, ok := m.Row(id); ok {
-			rows = append(rows, row)
-		}
-	}
-	for _, id := range req.Exclude {
-		exclude(id)
-	}
-	if req.ExcludeSeen {
-		for _, e := range user.Events {
-			exclude(e.GetItem())
-		}
-		for _, e := range user.NewEvents {
-			exclude(e.GetItem())
-		}
-		for _, id := range user.History {
-			exclude(id)
-		}
-	}
-	slices.Sort(rows)
-	return slices.Compact(rows)
-}
-
-// eligible returns which items may be recommended. They must be in the catalog, unless it is empty, and match the
-// filter. It returns nil if all may.
-func (s *Service) eligible(m *hstu.Model, only filter.Filter) func(row int32) bool {
-	known, _, _ := s.catalog.Counts()
-	if known == 0 && len(only) == 0 {
-		return nil
-	}
-	view := s.view(nil)
-	return func(row int32) bool {
-		if known == 0 {
-			return false
-		}
-		if view == nil {
-			return s.catalog.Match(m.Name(row), func(it *prompt.Item) bool { return only.Matches(it.Attributes) })
-		}
-		it, ok := view.Item(s.catalog, m.Name(row))
-		return ok && only.Matches(it.Attributes)
-	}
 }

@@ -388,6 +388,55 @@ func TestEventsFilterByAnAttributeThatNoItemHas(t *testing.T) {
 	}
 }
 
+// A recommendation with too few items has a note for each value of its filter that no item has. Excluded items have
+// their values still.
+func TestEventsFilterByValuesThatNoItemHas(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50}))
+	w := newEventWorld(t, dir, "f32", 1000)
+	for i := range 40 {
+		kind := []string{"toys", "books", "games"}[i%3]
+		_, err := w.catalog.PutItem(&grebev1.Item{Id: fmt.Sprint("i", i), Attributes: map[string]*grebev1.Values{
+			"kind": {Values: []string{"all", kind}}, "size": {Values: []string{fmt.Sprint(i % 2)}}}})
+		must(t, err)
+	}
+	_, err := w.catalog.PutItem(&grebev1.Item{Id: "unknown", Attributes: map[string]*grebev1.Values{
+		"kind": {Values: []string{"unknown"}}}}) // the model does not know it
+	must(t, err)
+	many := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"}
+	for _, c := range []struct {
+		filter  map[string][]string
+		n       int32
+		exclude string
+		notes   []string
+	}{
+		{map[string][]string{"kind": {"toys"}}, 40, "", nil},
+		{map[string][]string{"kind": {"toy", "books", "game"}}, 40, "", []string{`filter.kind: no item has "toy", "game"`}},
+		{map[string][]string{"kind": {"toy"}, "size": {"0", "2"}}, 3, "",
+			[]string{`filter.kind: no item has "toy"`, `filter.size: no item has "2"`}},
+		{map[string][]string{"kind": {"toy", "books"}}, 2, "", nil}, // there are enough
+		{map[string][]string{"kind": {"toys"}}, 40, "toys", nil},
+		{map[string][]string{"kind": {"unknown"}}, 40, "", []string{`filter.kind: no item has "unknown"`}},
+		{map[string][]string{"kind": many[:8]}, 1, "", []string{
+			`filter.kind: no item has "a", "b", "c", "d", "e", "f", "g", "h"`}},
+		{map[string][]string{"kind": many}, 1, "", nil}, // too many to check
+	} {
+		req := &grebev1.RecommendRequest{User: &grebev1.User{Events: w.events(5)}, N: c.n,
+			Filter: map[string]*grebev1.Condition{}}
+		for name, values := range c.filter {
+			req.Filter[name] = &grebev1.Condition{Values: values}
+		}
+		for i := 0; i < 40 && c.exclude == "toys"; i += 3 {
+			req.Exclude = append(req.Exclude, fmt.Sprint("i", i))
+		}
+		resp, err := w.cached.Recommend(t.Context(), req)
+		must(t, err)
+		if !slices.Equal(resp.Notes, c.notes) || c.notes != nil && !resp.Short {
+			t.Errorf("%v, excluding %q: notes %q, short %v; want %q", c.filter, c.exclude, resp.Notes, resp.Short, c.notes)
+		}
+	}
+}
+
 // exclude_seen covers events that the model no longer reads, and the history beside events.
 func TestEventsExcludeAllThatWasSeen(t *testing.T) {
 	dir := t.TempDir()

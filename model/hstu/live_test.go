@@ -145,6 +145,12 @@ func (w *liveWorld) check(t *testing.T, what string, dev compute.Device, dtype s
 		if err1 != nil || err2 != nil || !slices.Equal(a, b) {
 			t.Fatalf("%s: found %v (%v), want %v (%v)", what, a[:min(3, len(a))], err1, b[:min(3, len(b))], err2)
 		}
+		all := &asked{}
+		few, _, err := w.m.Retrieve(t.Context(), state, items, 0, without, all.eligible(eligible))
+		if err != nil || len(few) >= items {
+			t.Fatalf("%s: found %d of %d items, %v", what, len(few), items, err)
+		}
+		all.check(t, items, without)
 	}
 }
 

@@ -108,6 +108,52 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// asked notes which items a retrieval asks for.
+type asked struct {
+	mu    sync.Mutex
+	items map[int32]bool
+}
+
+// eligible notes the items that f is called for.
+func (a *asked) eligible(f func(item int32) bool) func(item int32) bool {
+	a.items = map[int32]bool{}
+	return func(item int32) bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.items[item] = true
+		return f(item)
+	}
+}
+
+// check checks that all items but those of without were asked for.
+func (a *asked) check(t *testing.T, items int, without []int32) {
+	t.Helper()
+	for i := range int32(items) {
+		if !a.items[i] && !slices.Contains(without, i) {
+			t.Fatalf("of %d items less %d, item %d was not asked for", items, len(without), i)
+		}
+	}
+}
+
+// TestShortAsksForAll: a retrieval that finds too few items has asked whether each of the others is eligible, so that
+// callers know what no item has.
+func TestShortAsksForAll(t *testing.T) {
+	for _, items := range []int{300, 20000} { // of one page, and of more
+		x, _ := drawn(t, items, 4, rand.New(rand.NewPCG(1, 2)))
+		for _, without := range [][]int32{nil, {1}, {0, 1, 2, 299}} { // item 1 is broken
+			for _, one := range []int{1, 2, 100, items + 1} {
+				a := &asked{}
+				check := retrieval{x: x, user: []float32{1, 2, -1, 3}, n: items, without: without,
+					eligible: a.eligible(func(item int32) bool { return int(item)%one == 0 })}
+				if err := check.run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				a.check(t, items, without)
+			}
+		}
+	}
+}
+
 // TestCompany: queries that come while a search runs share the next one.
 func TestCompany(t *testing.T) {
 	x, c := drawn(t, 300, 3, rand.New(rand.NewPCG(3, 4)))

@@ -118,8 +118,8 @@ type Found struct {
 
 // Retrieve returns the n items that the state of a history's last row scores best, best first, ties by row. The items
 // of without, ascending, are left out, and so are those that eligible refuses; it may be nil, and is called by several
-// goroutines. Broken is how many more have a score that is no finite number, and are left out. Retrieve ends when ctx
-// does.
+// goroutines. If fewer than n are found, it was called for all items but those of without. Broken is how many more have
+// a score that is no finite number, and are left out. Retrieve ends when ctx does.
 func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int64, without []int32,
 	eligible func(item int32) bool) (found []Found, broken int, err error) {
 	if m.index == nil && m.live == nil {
