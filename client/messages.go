@@ -128,6 +128,7 @@ type RecommendRequest struct {
 
 	WholePrompt bool `json:"whole_prompt,omitempty"` // the user's text or tokens are the whole prompt
 	OnePerPath  bool `json:"one_per_path,omitempty"` // of items with the same codes only the first comes back
+	Explain     bool `json:"explain,omitempty"`      // fill Parts and Route
 }
 
 // Condition is what a filter says of one attribute. An item meets all parts that are there.
@@ -192,7 +193,9 @@ type RecommendResponse struct {
 	Ranked         *RankedBy `json:"ranked"`   // nil: they were not ranked
 	Usage          Usage     `json:"usage"`
 	Timing         Timing    `json:"timing_ms"`
+	Parts          []Part    `json:"parts"` // of the prompt of the search
 	Notes          []string  `json:"notes"` // as of RankResponse
+	Route          *Route    `json:"route"` // of a cluster, if Explain was set
 }
 
 // Recommended is an item of the catalog.

@@ -107,9 +107,19 @@ func reason(p *pick) string {
 
 // explained adds to an answer why its node gave it, if the request asks for that.
 func explained(a *serve.Asked, resp proto.Message, p *pick, why string) proto.Message {
-	req, ok := a.Message.(*grebev1.RankRequest)
-	if r, ranked := resp.(*grebev1.RankResponse); ok && ranked && req.Explain && r != nil {
-		r.Route = &grebev1.Route{PredictedMs: p.choice.Ms, Reason: why, PredictedCached: int32(p.choice.Reuse)}
+	if req, ok := a.Message.(interface{ GetExplain() bool }); !ok || !req.GetExplain() {
+		return resp
+	}
+	route := &grebev1.Route{PredictedMs: p.choice.Ms, Reason: why, PredictedCached: int32(p.choice.Reuse)}
+	switch r := resp.(type) {
+	case *grebev1.RankResponse:
+		if r != nil {
+			r.Route = route
+		}
+	case *grebev1.RecommendResponse:
+		if r != nil {
+			r.Route = route
+		}
 	}
 	return resp
 }

@@ -68,6 +68,31 @@ func (n *testNode) rankRows(ctx context.Context, shards []uint32) (*grebev1.Rank
 	return resp.(*grebev1.RankResponse), nil
 }
 
+// Answers say why their node gave them if they were asked for that, rankings and recommendations.
+func TestExplained(t *testing.T) {
+	p := &pick{}
+	p.choice.Ms, p.choice.Reuse = 12, 7
+	for _, explain := range []bool{false, true} {
+		rank := &serve.Asked{Message: &grebev1.RankRequest{Explain: explain}}
+		recommend := &serve.Asked{Message: &grebev1.RecommendRequest{Explain: explain}}
+		a := explained(rank, &grebev1.RankResponse{}, p, "user").(*grebev1.RankResponse).Route
+		b := explained(recommend, &grebev1.RecommendResponse{}, p, "user").(*grebev1.RecommendResponse).Route
+		for _, r := range []*grebev1.Route{a, b} {
+			if (r != nil) != explain || explain && (r.Reason != "user" || r.PredictedMs != 12 || r.PredictedCached != 7) {
+				t.Errorf("asked %v: %v", explain, r)
+			}
+		}
+	}
+	none := &serve.Asked{Message: &grebev1.RecommendRequest{Explain: true}}
+	if r := explained(none, (*grebev1.RecommendResponse)(nil), p, "user"); r.(*grebev1.RecommendResponse) != nil {
+		t.Errorf("of no answer: %v", r)
+	}
+	score := &serve.Asked{Message: &grebev1.ScoreRequest{}}
+	if r := explained(score, &grebev1.ScoreResponse{}, p, "user"); r == nil {
+		t.Error("an answer that cannot be explained is lost")
+	}
+}
+
 // Nodes tell which rows they have cached, and a request goes where those are that it reads.
 func TestRequestsFollowCachedRows(t *testing.T) {
 	t.Parallel()

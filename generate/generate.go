@@ -84,6 +84,8 @@ type Request struct {
 	// Free turns the constraint off, to measure what it costs: any code may follow any other, and paths that are not
 	// items are dropped at the end. Exclude, Filter and Rules must then be empty.
 	Free bool
+	// Explain fills Result.Origins.
+	Explain bool
 	// Widen allows a second search with more beams, up to 4,096, if the first found fewer items than are eligible, or cut
 	// paths that might have been sampled.
 	// The second search is wider than Width, TopK and Generator.Widths allow.
@@ -112,11 +114,18 @@ type Result struct {
 	Prompt           int                // tokens of Computed in the prompt, which is the first round
 	Tiers            [plan.NumTiers]int // Cached, by tier
 	Shared           engine.Shared      // tokens of Cached that were computed for another search at the same time
+	Origins          []Origin           // of the segments of Layout's plan, if Explain; nil if nothing was computed
 	Fetch            time.Duration
 	Queue, Compute   time.Duration
 	BatchTokens      int // of the prompt's batch
 	Rows             int // beams computed, over all rounds
 	Paths, Valid     int // paths that the last round kept, and how many are items: all, unless Free
+}
+
+// Origin is where the KV of a segment came from.
+type Origin struct {
+	Cached int // tokens of the segment that were not computed for the request
+	Tier   plan.Tier
 }
 
 // Layout lays out the prompt of a request. shared is false if the prompt does not begin with the model's preamble.
@@ -148,8 +157,8 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 		return nil, err
 	}
 	// The usage of the prompt is that of the first search.
-	more.Layout, more.Prompt, more.Cached, more.Tiers, more.Shared = out.Layout, out.Prompt, out.Cached, out.Tiers,
-		out.Shared
+	more.Layout, more.Prompt, more.Cached, more.Tiers, more.Shared, more.Origins = out.Layout, out.Prompt, out.Cached,
+		out.Tiers, out.Shared, out.Origins
 	more.Computed += out.Computed
 	more.Rows += out.Rows
 	more.Fetch, more.Queue, more.Compute = more.Fetch+out.Fetch, more.Queue+out.Queue, more.Compute+out.Compute

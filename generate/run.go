@@ -215,6 +215,12 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	}
 	out.Computed, out.Prompt, out.Cached, out.Tiers = res.Computed, res.Computed, res.Cached, res.Tiers(&r.job)
 	out.Shared = res.Shared
+	if r.request.Explain {
+		out.Origins = make([]Origin, len(r.layout.Plan.Segments))
+		for i := range out.Origins {
+			out.Origins[i].Cached, out.Origins[i].Tier = res.Source(&r.job, i)
+		}
+	}
 	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
 	return nil
 }

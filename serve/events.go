@@ -526,7 +526,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		return nil, Errorf(Unprocessable, "user", "has no events of items that model %q knows", c.model.Name)
 	}
 	doubts := m.Incomplete()
-	r, err := e.last(ctx, s, c, user.Id, h)
+	r, err := e.last(ctx, s, c, user.Id, h, req.Explain)
 	if err != nil {
 		return nil, err
 	}
@@ -567,7 +567,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		s.log.Warn("items have scores that are not finite: they are never recommended", "model", c.model.Name,
 			"items", broken)
 	}
-	resp.Usage.Note = noteOf(m, h)
+	resp.Usage.Note, resp.Parts = noteOf(m, h), r.parts
 	if m.Incomplete() != doubts {
 		resp.Notes = append(resp.Notes, noteDefault)
 	}
@@ -611,7 +611,7 @@ func (e *events) listed(s *Service, req *grebev1.RecommendRequest, user *grebev1
 }
 
 // last computes the state of a user's last event.
-func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *history) (*ranking, error) {
+func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *history, explain bool) (*ranking, error) {
 	r := &ranking{layout: c.model.Prompt.Generate(h.tokens)}
 	l := &r.layout
 	if err := errors.Join(e.model.Annotate(l.Plan, l.User, &h.at),
@@ -622,6 +622,7 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 	var err error
 	if c.model.Cache == nil {
 		if r.result, err = s.do(ctx, c, job); err == nil {
+			r.explained(explain, job)
 			s.metrics.prompted(c.op, r.result.Computed, &grebev1.Sources{})
 		}
 		return r, err
@@ -644,6 +645,7 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 		visit.Discard(l)
 	}
 	if err == nil {
+		r.explained(explain, job)
 		r.tiers = r.result.Tiers(job)
 		s.metrics.prompted(c.op, r.result.Computed, sources(r.tiers))
 	}

@@ -193,11 +193,18 @@ func (w *eventWorld) compareRank(t *testing.T, step int, user *grebev1.User) int
 
 func (w *eventWorld) compareRecommend(t *testing.T, step int, user *grebev1.User) int {
 	t.Helper()
-	req := &grebev1.RecommendRequest{User: user, N: 20, ExcludeSeen: w.rand.IntN(2) == 0}
+	req := &grebev1.RecommendRequest{User: user, N: 20, ExcludeSeen: w.rand.IntN(2) == 0, Explain: w.rand.IntN(4) > 0}
 	got, err := w.cached.Recommend(t.Context(), req)
 	must(t, err)
 	want, err := w.plain.Recommend(t.Context(), req)
 	must(t, err)
+	for _, resp := range []*grebev1.RecommendResponse{got, want} {
+		if req.Explain {
+			checkPartsOf(t, step, resp.Parts, resp.Usage)
+		} else if resp.Parts != nil {
+			t.Fatalf("step %d: nobody asked for %v", step, resp.Parts)
+		}
+	}
 	seen := itemsOf(user.Events)
 	for i := range want.Results {
 		a, b := got.Results[i], want.Results[i]

@@ -3,6 +3,7 @@ package serve
 import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/plan"
 	"grebe/prompt"
 )
@@ -10,11 +11,24 @@ import (
 // accountOf returns, for each segment of a job that ran, where its KV came from. If the job had to run without cached
 // KV, none was cached.
 func accountOf(l *prompt.Layout, job *engine.Job, r *engine.Result) []*grebev1.Part {
+	return partsOf(l, func(i int) (int, plan.Tier) { return r.Source(job, i) })
+}
+
+// partsOfSearch does for a search that ran what accountOf does for a job. It returns nil if no prompt was computed.
+func partsOfSearch(r *generate.Result) []*grebev1.Part {
+	if r.Origins == nil {
+		return nil
+	}
+	return partsOf(&r.Layout, func(i int) (int, plan.Tier) { return r.Origins[i].Cached, r.Origins[i].Tier })
+}
+
+// partsOf returns the segments of a prompt, of which source returns how many tokens were cached, and where.
+func partsOf(l *prompt.Layout, source func(i int) (cached int, at plan.Tier)) []*grebev1.Part {
 	out := make([]*grebev1.Part, len(l.Plan.Segments))
 	for i := range out {
 		s := &l.Plan.Segments[i]
 		p := &grebev1.Part{Kind: s.Kind.String(), Tokens: int32(len(s.Tokens))}
-		if n, at := r.Source(job, i); n > 0 {
+		if n, at := source(i); n > 0 {
 			p.Cached, p.Source = int32(n), plan.Cached.Name(at)
 		}
 		out[i] = p

@@ -130,6 +130,13 @@ type ranking struct {
 	account *reuse.Account
 }
 
+// explained sets the sources of the prompt of a job that ran, if they are asked for.
+func (r *ranking) explained(asked bool, job *engine.Job) {
+	if asked {
+		r.parts = accountOf(&r.layout, job, r.result)
+	}
+}
+
 func (r *ranking) tasksOf(i int) map[string]float64 {
 	if r.tasks == nil {
 		return nil
@@ -234,10 +241,8 @@ func (s *Service) run(ctx context.Context, w *work, pointwise bool,
 	} else {
 		err = w.layoutError(err)
 	}
-	if err == nil && w.explain {
-		r.parts = accountOf(&r.layout, job, r.result)
-	}
 	if err == nil {
+		r.explained(w.explain, job)
 		r.tiers = r.result.Tiers(job)
 		s.metrics.prompted(w.call.op, r.result.Computed, sources(r.tiers))
 	}

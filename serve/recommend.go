@@ -122,7 +122,7 @@ func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (r *generat
 	if r.Rules, err = rulesOf(req, c.model.Generate.Snapshot()); err != nil {
 		return nil, false, err
 	}
-	r.Exclude, r.OnePerPath = req.Exclude, req.OnePerPath
+	r.Exclude, r.OnePerPath, r.Explain = req.Exclude, req.OnePerPath, req.Explain
 	if req.WholePrompt {
 		r.Whole = true
 		r.User, err = c.wholePrompt(req)

@@ -297,19 +297,23 @@ func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) *
 // checkParts compares the sources of a prompt's parts with those of the whole prompt.
 func checkParts(t *testing.T, step int, got *grebev1.RankResponse) {
 	t.Helper()
+	checkPartsOf(t, step, got.Parts, got.Usage)
+}
+
+func checkPartsOf(t *testing.T, step int, parts []*grebev1.Part, u *grebev1.Usage) {
+	t.Helper()
 	var tokens, cached int32
 	by := map[string]int32{}
-	for _, p := range got.Parts {
+	for _, p := range parts {
 		tokens, cached = tokens+p.Tokens, cached+p.Cached
 		by[p.Source] += p.Cached
 		if p.Cached > p.Tokens || (p.Cached > 0) != (p.Source != "") {
 			t.Errorf("step %d: a part says of itself %v", step, p)
 		}
 	}
-	u := got.Usage
 	if tokens != u.PromptTokens || cached != u.CachedTokens || by["device"] != u.BySource.Device ||
 		by["host"] != u.BySource.Host || by["disk"] != u.BySource.Disk {
-		t.Errorf("step %d: the parts %v do not add up to %v", step, got.Parts, u)
+		t.Errorf("step %d: the parts %v do not add up to %v", step, parts, u)
 	}
 }
 

@@ -162,7 +162,7 @@ func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
 		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch),
 			Compute: milliseconds(res.Compute)},
 	}
-	resp.Usage.Note = c.note
+	resp.Usage.Note, resp.Parts = c.note, partsOfSearch(res)
 	if res.Short {
 		if resp.ShortReason = shortCatalog; res.Beam {
 			resp.ShortReason = shortBeam

@@ -225,10 +225,16 @@ type recommendBody struct {
 	Seed      *uint64  `json:"seed"`
 	Fallback  string   `json:"fallback"`
 	Notes     []string `json:"notes"`
-	Short     bool     `json:"short"`
-	Reason    string   `json:"short_reason"`
-	Version   string   `json:"catalog_version"`
-	Usage     struct {
+	Parts     []struct {
+		Kind   string `json:"kind"`
+		Tokens int    `json:"tokens"`
+		Cached int    `json:"cached"`
+		Source string `json:"source"`
+	} `json:"parts"`
+	Short   bool   `json:"short"`
+	Reason  string `json:"short_reason"`
+	Version string `json:"catalog_version"`
+	Usage   struct {
 		Prompt      int            `json:"prompt_tokens"`
 		Cached      int            `json:"cached_tokens"`
 		Computed    int            `json:"computed_tokens"`

@@ -166,6 +166,30 @@ func TestRankExplains(t *testing.T) {
 	}
 }
 
+// Recommendations explain themselves as well; they have no order of the prompt.
+func TestRecommendExplains(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked struct{ Explain bool }
+		if r.URL.Path != "/v1/recommend" || json.NewDecoder(r.Body).Decode(&asked) != nil || !asked.Explain {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, `{"node": "n1", "results": [{"id": "a"}], "catalog_version": "7",
+			"parts": [{"kind": "user", "tokens": 1168, "cached": 1168, "source": "host"},
+			{"kind": "instruction", "tokens": 4, "cached": 0}], "route": {"reason": "user", "predicted_ms": 12}}`)
+	}))
+	defer s.Close()
+	out, errs, code := command(t, "recommend", "--explain", "--server", s.URL, "--user", "u")
+	const want = "\n\nnode n1: user, predicted 12.0 ms\npart         tokens  cached  source\n" +
+		"user         1168    1168    host\ninstruction  4       0"
+	if code != cli.Done || !strings.Contains(out, want) {
+		t.Errorf("exits with %d, prints\n%s%s\nwant %q", code, out, errs, want)
+	}
+	if _, errs, code := command(t, "recommend", "--explain", "--request", "x.json"); code != cli.Misuse {
+		t.Errorf("beside a whole request: exits with %d, %s", code, errs)
+	}
+}
+
 // The table of a recommendation has a column of codes if a result has codes, and shows notes.
 func TestRecommendTable(t *testing.T) {
 	answer := ""

@@ -63,6 +63,12 @@ type rankResponse struct {
 		Score float64 `json:"score"`
 		Logit float64 `json:"logit"`
 	} `json:"results"`
+	explained
+	cost
+}
+
+// explained is what an answer says of its prompt and its node, if that was asked for.
+type explained struct {
 	Parts []struct {
 		Kind   string `json:"kind"`
 		ID     string `json:"id"`
@@ -74,7 +80,6 @@ type rankResponse struct {
 		Predicted float64 `json:"predicted_ms"`
 		Reason    string  `json:"reason"`
 	} `json:"route"`
-	cost
 }
 
 func (c *rankCmd) Run(w *cli.World) error {
@@ -172,17 +177,19 @@ func (r *rankResponse) table(out io.Writer, texts map[string]string) error {
 	if _, err := fmt.Fprintf(out, "%s, %s\n", order, &r.cost); err != nil {
 		return err
 	}
-	return r.explain(out)
+	if len(r.Parts) > 0 {
+		fmt.Fprintf(out, "\nprefix %s: %s\n", r.Prefix, r.Reason)
+	}
+	return r.explain(out, r.Node)
 }
 
-// explain prints what the answer says of its prompt, if that was asked for.
-func (r *rankResponse) explain(out io.Writer) error {
+// explain prints why the node answered, and the parts of the prompt.
+func (r *explained) explain(out io.Writer, node string) error {
+	if r.Route != nil {
+		fmt.Fprintf(out, "node %s: %s, predicted %.1f ms\n", node, r.Route.Reason, r.Route.Predicted)
+	}
 	if len(r.Parts) == 0 {
 		return nil
-	}
-	fmt.Fprintf(out, "\nprefix %s: %s\n", r.Prefix, r.Reason)
-	if r.Route != nil {
-		fmt.Fprintf(out, "node %s: %s, predicted %.1f ms\n", r.Node, r.Route.Reason, r.Route.Predicted)
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "part\ttokens\tcached\tsource\n")

@@ -25,6 +25,7 @@ type recommendCmd struct {
 	Temperature float64  `want:"at least 0 and at most 100" placeholder:"T"`
 	Fallback    string   `enum:",popular" default:"" placeholder:"KIND"`
 	Seed        *uint64  `help:"Seed of the samples: equal seeds draw equally." placeholder:"S"`
+	Explain     bool     `help:"Say where the KV of each part of the prompt came from."`
 }
 
 func (recommendCmd) FlagHelp() cli.Texts {
@@ -53,6 +54,7 @@ Examples:
     grebe recommend --user-text "Likes birds." --beam-width 512 --json
     grebe recommend --user kaya --quota brand=2 --boost category=books:0.5
     grebe recommend --user kaya --temperature 0.8 --seed 7
+    grebe recommend --user kaya --explain
     grebe recommend --server http://10.0.0.7:8080 --request request.json`
 }
 
@@ -73,6 +75,7 @@ type recommendRequest struct {
 	Temperature float64                       `json:"temperature,omitempty"`
 	Seed        *uint64                       `json:"seed,omitempty"`
 	Fallback    string                        `json:"fallback,omitempty"`
+	Explain     bool                          `json:"explain,omitempty"`
 }
 
 // recommendResponse is what the table shows of the answer.
@@ -85,6 +88,8 @@ type recommendResponse struct {
 	Short   bool     `json:"short"`
 	Notes   []string `json:"notes"`
 	Version string   `json:"catalog_version"`
+	Node    string   `json:"node"`
+	explained
 	cost
 }
 
@@ -99,7 +104,7 @@ func (c *recommendCmd) Run(w *cli.World) error {
 
 func (c *recommendCmd) body(w *cli.World) ([]byte, error) {
 	said := c.N != 0 || c.BeamWidth != 0 || c.TopK != 0 || len(c.Exclude) > 0 || c.ExcludeSeen || len(c.Filter) > 0 ||
-		len(c.Quota) > 0 || len(c.Boost) > 0 || c.Temperature != 0 || c.Seed != nil || c.Fallback != ""
+		len(c.Quota) > 0 || len(c.Boost) > 0 || c.Temperature != 0 || c.Seed != nil || c.Fallback != "" || c.Explain
 	if c.Request != "" {
 		return c.readRequest(w, said)
 	}
@@ -122,6 +127,7 @@ func (c *recommendCmd) body(w *cli.World) ([]byte, error) {
 		Model: c.Model, User: c.user(), N: c.N, BeamWidth: c.BeamWidth, TopK: c.TopK,
 		Exclude: c.Exclude, ExcludeSeen: c.ExcludeSeen, Filter: filter, DeadlineMS: c.DeadlineMS,
 		Quota: quota, Boost: boost, Temperature: c.Temperature, Seed: c.Seed, Fallback: c.Fallback,
+		Explain: c.Explain,
 	})
 }
 
@@ -250,6 +256,11 @@ func (r *recommendResponse) table(out io.Writer, texts map[string]string) error 
 	for _, note := range r.Notes {
 		fmt.Fprintln(out, "note:", note)
 	}
-	_, err := fmt.Fprintf(out, "catalog version %s, %s\n", r.Version, &r.cost)
-	return err
+	if _, err := fmt.Fprintf(out, "catalog version %s, %s\n", r.Version, &r.cost); err != nil {
+		return err
+	}
+	if len(r.Parts) > 0 || r.Route != nil {
+		fmt.Fprintln(out)
+	}
+	return r.explain(out, r.Node)
 }

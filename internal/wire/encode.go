@@ -144,18 +144,23 @@ func EncodeRank(m *grebev1.RankResponse) []byte {
 		})
 		w.object("usage", func() { w.usage(m.Usage) })
 		w.object("timing_ms", func() { w.timing(m.TimingMs) })
-		if m.Parts != nil {
-			w.list("parts", len(m.Parts), func(i int) { w.part(m.Parts[i]) })
-		}
-		if r := m.Route; r != nil {
-			w.object("route", func() {
-				w.float("predicted_ms", r.PredictedMs)
-				w.string("reason", r.Reason)
-				w.int("predicted_cached", int64(r.PredictedCached))
-			})
-		}
+		w.explained(m.Parts, m.Route)
 		w.notes(m.Notes)
 	})
+}
+
+// explained writes the sources of a prompt and why a node answered, where they are known.
+func (w *writer) explained(parts []*grebev1.Part, r *grebev1.Route) {
+	if parts != nil {
+		w.list("parts", len(parts), func(i int) { w.part(parts[i]) })
+	}
+	if r != nil {
+		w.object("route", func() {
+			w.float("predicted_ms", r.PredictedMs)
+			w.string("reason", r.Reason)
+			w.int("predicted_cached", int64(r.PredictedCached))
+		})
+	}
 }
 
 // notes writes why an answer is worse than it could be, where it is.

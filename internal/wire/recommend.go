@@ -61,6 +61,8 @@ func DecodeRecommend(in []byte) (*grebev1.RecommendRequest, error) {
 				m.WholePrompt = d.bool()
 			case "one_per_path":
 				m.OnePerPath = d.bool()
+			case "explain":
+				m.Explain = d.bool()
 			case "deadline_ms":
 				m.DeadlineMs = d.count()
 			case "request_id":
@@ -212,6 +214,7 @@ func EncodeRecommend(m *grebev1.RecommendResponse) []byte {
 				w.object("timing_ms", func() { w.timing(by.TimingMs) })
 			})
 		}
+		w.explained(m.Parts, m.Route)
 		w.notes(m.Notes)
 	})
 }

@@ -21,13 +21,13 @@ const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":12
  "filter":{"category":["toys","games"],"":[],"price":{"gte":10,"lt":5e1,"not":["12"]},
   "made":{"gt":"2026-01-31","lte":"2027-01-01T00:00:00Z"}},
  "quota":{"brand":3},"boost":{"category":{"toys":0.5,"games":-1}},"temperature":0.8,"seed":7,"fallback":"popular",
- "rank":{"model":"r","candidates":50,"prefix":"auto"},"deadline_ms":200,"request_id":"r"}`
+ "rank":{"model":"r","candidates":50,"prefix":"auto"},"deadline_ms":200,"request_id":"r","explain":true}`
 
 func TestDecodeRecommend(t *testing.T) {
 	got, err := DecodeRecommend([]byte(fullRecommend))
 	want := &grebev1.RecommendRequest{
 		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"},
-		ExcludeSeen: true,
+		ExcludeSeen: true, Explain: true,
 		Filter: map[string]*grebev1.Condition{"category": {Values: []string{"toys", "games"}}, "": {},
 			"price": {Gte: "10", Lt: "5e1", Not: []string{"12"}}, "made": {Gt: "2026-01-31", Lte: "2027-01-01T00:00:00Z"}},
 		DeadlineMs: 200, RequestId: "r", Quota: map[string]int32{"brand": 3}, Temperature: 0.8, Seed: new(uint64(7)),
@@ -115,6 +115,7 @@ type stdRecommend struct {
 	Rank        *stdRankFound                 `json:"rank"`
 	Whole       bool                          `json:"whole_prompt"`
 	One         bool                          `json:"one_per_path"`
+	Explain     bool                          `json:"explain"`
 }
 
 type stdCondition struct {
@@ -164,7 +165,7 @@ func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
 		ExcludeSeen: m.ExcludeSeen,
 		DeadlineMs:  m.DeadlineMs, RequestID: m.RequestId, Quota: m.Quota, Temperature: m.Temperature, Seed: m.Seed,
 		Fallback: m.Fallback,
-		Whole:    m.WholePrompt, One: m.OnePerPath}
+		Whole:    m.WholePrompt, One: m.OnePerPath, Explain: m.Explain}
 	if k := m.Rank; k != nil {
 		own.Rank = &stdRankFound{k.Model, k.Candidates, k.Prefix}
 	}
@@ -229,6 +230,15 @@ func TestEncodeRecommend(t *testing.T) {
 			`"timing_ms":{"queue":0,"fetch":0,"compute":0,"total":1.5}}` + "\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	explained := string(EncodeRecommend(&grebev1.RecommendResponse{
+		Parts: []*grebev1.Part{{Kind: "user", Tokens: 9, Cached: 8, Source: "host"}, {Kind: "instruction", Tokens: 2}},
+		Route: &grebev1.Route{PredictedMs: 1.5, Reason: "user", PredictedCached: 8}, Notes: []string{"n"}}))
+	want = `,"parts":[{"kind":"user","tokens":9,"cached":8,"source":"host"},` +
+		`{"kind":"instruction","tokens":2,"cached":0}],` +
+		`"route":{"predicted_ms":1.5,"reason":"user","predicted_cached":8},"notes":["n"]}`
+	if !strings.Contains(explained, want) {
+		t.Errorf("got  %s\nwant %s", explained, want)
 	}
 	if empty := string(EncodeRecommend(&grebev1.RecommendResponse{})); !strings.Contains(empty,
 		`"results":[],"short":false`) {

@@ -78,17 +78,6 @@ export function strip(parts) {
   return out;
 }
 
-// partsOf returns the parts of a generation's prompt, of which what is cached comes first.
-function partsOf(usage) {
-  let left = usage.cached_tokens;
-  const source = sources.find((s) => usage.by_source[s] > 0) || "host";
-  return [["user", usage.user_tokens], ["instruction", usage.instruction_tokens]].filter(([, n]) => n > 0).map(([kind, tokens]) => {
-    const cached = Math.min(left, tokens);
-    left -= cached;
-    return { kind, tokens, cached, source };
-  });
-}
-
 async function results(answer, isRank, request) {
   const rows = answer.results;
   const own = (index) => request.candidates?.[index]?.text ?? "";
@@ -134,7 +123,7 @@ async function requestOf(form) {
     }
     return ["/v1/rank", { ...common, candidates: asked, top_k: Number(form.top.value) || 20, prefix: form.prefix.value, explain: true }];
   }
-  const request = { ...common, n: Number(form.n.value) || 20, beam_width: Number(form.beam.value) || 128, exclude_seen: form.seen.checked };
+  const request = { ...common, n: Number(form.n.value) || 20, beam_width: Number(form.beam.value) || 128, exclude_seen: form.seen.checked, explain: true };
   const filter = filterOf(form.filter.value), exclude = listed(form.exclude.value);
   if (Object.keys(filter).length) request.filter = filter;
   if (exclude.length) request.exclude = exclude;
@@ -151,7 +140,7 @@ async function ask(form, box) {
     const what = isRank ? `prefix ${answer.prefix}, ${request.candidates.length} candidates` : `${answer.results.length} items${answer.short ? " (fewer than asked for)" : ""}, catalog version ${answer.catalog_version}`;
     box.replaceChildren(
       element("p", {}, element("b", {}, `${t.total.toFixed(1)} ms`), ` (queue ${t.queue.toFixed(1)}, fetch ${t.fetch.toFixed(1)}, compute ${t.compute.toFixed(1)}) · ${what}`),
-      strip(answer.parts || partsOf(u)),
+      strip(answer.parts || []),
       element("p", { class: "note" }, `${short(u.prompt_tokens)} prompt tokens: ${short(u.computed_tokens)} computed, ${short(u.cached_tokens)} reused${u.beam_tokens ? `, and ${short(u.beam_tokens)} for beams` : ""}`),
       scrolls(`Results of way ${box.parentElement.dataset.side}`, await results(answer, isRank, request)),
       commands(path, request));

@@ -845,6 +845,7 @@ type RecommendRequest struct {
 	Rank          *RankFound             `protobuf:"bytes,16,opt,name=rank,proto3" json:"rank,omitempty"`                                                                              // rank the found items; nothing is ranked when absent
 	WholePrompt   bool                   `protobuf:"varint,17,opt,name=whole_prompt,json=wholePrompt,proto3" json:"whole_prompt,omitempty"`                                            // user.text or user.tokens is the whole prompt, without preamble, user template and generate_instruction
 	OnePerPath    bool                   `protobuf:"varint,18,opt,name=one_per_path,json=onePerPath,proto3" json:"one_per_path,omitempty"`                                             // of items with the same codes only the first comes back
+	Explain       bool                   `protobuf:"varint,19,opt,name=explain,proto3" json:"explain,omitempty"`                                                                       // report where the KV of each part of the prompt came from
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1001,6 +1002,13 @@ func (x *RecommendRequest) GetWholePrompt() bool {
 func (x *RecommendRequest) GetOnePerPath() bool {
 	if x != nil {
 		return x.OnePerPath
+	}
+	return false
+}
+
+func (x *RecommendRequest) GetExplain() bool {
+	if x != nil {
+		return x.Explain
 	}
 	return false
 }
@@ -1214,6 +1222,8 @@ type RecommendResponse struct {
 	Seed           *uint64                `protobuf:"varint,16,opt,name=seed,proto3,oneof" json:"seed,omitempty"`                           // of a sampled answer
 	Ranked         *RankedBy              `protobuf:"bytes,18,opt,name=ranked,proto3" json:"ranked,omitempty"`                              // how the results were ranked; absent when they were not
 	Fallback       string                 `protobuf:"bytes,17,opt,name=fallback,proto3" json:"fallback,omitempty"`                          // popular: the results are items with many events; score is the log of an item's share of them
+	Parts          []*Part                `protobuf:"bytes,21,rep,name=parts,proto3" json:"parts,omitempty"`                                // of the prompt of the search, in order; when explain was asked for and the prompt was computed
+	Route          *Route                 `protobuf:"bytes,22,opt,name=route,proto3" json:"route,omitempty"`                                // why this node of a cluster answered; when explain was asked for
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1337,6 +1347,20 @@ func (x *RecommendResponse) GetFallback() string {
 		return x.Fallback
 	}
 	return ""
+}
+
+func (x *RecommendResponse) GetParts() []*Part {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *RecommendResponse) GetRoute() *Route {
+	if x != nil {
+		return x.Route
+	}
+	return nil
 }
 
 // Recommended is an item of the catalog.
@@ -3847,7 +3871,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\n" +
 	"TasksEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xe9\x06\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x83\a\n" +
 	"\x10RecommendRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
@@ -3871,7 +3895,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x04rank\x18\x10 \x01(\v2\x13.grebe.v1.RankFoundR\x04rank\x12!\n" +
 	"\fwhole_prompt\x18\x11 \x01(\bR\vwholePrompt\x12 \n" +
 	"\fone_per_path\x18\x12 \x01(\bR\n" +
-	"onePerPath\x1aN\n" +
+	"onePerPath\x12\x18\n" +
+	"\aexplain\x18\x13 \x01(\bR\aexplain\x1aN\n" +
 	"\vFilterEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12)\n" +
 	"\x05value\x18\x02 \x01(\v2\x13.grebe.v1.ConditionR\x05value:\x028\x01\x1a8\n" +
@@ -3901,7 +3926,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2\x1c.grebe.v1.Boosts.ValuesEntryR\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xc5\x03\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x92\x04\n" +
 	"\x11RecommendResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3916,7 +3941,9 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\fshort_reason\x18\x0f \x01(\tR\vshortReason\x12\x17\n" +
 	"\x04seed\x18\x10 \x01(\x04H\x00R\x04seed\x88\x01\x01\x12*\n" +
 	"\x06ranked\x18\x12 \x01(\v2\x12.grebe.v1.RankedByR\x06ranked\x12\x1a\n" +
-	"\bfallback\x18\x11 \x01(\tR\bfallbackB\a\n" +
+	"\bfallback\x18\x11 \x01(\tR\bfallback\x12$\n" +
+	"\x05parts\x18\x15 \x03(\v2\x0e.grebe.v1.PartR\x05parts\x12%\n" +
+	"\x05route\x18\x16 \x01(\v2\x0f.grebe.v1.RouteR\x05routeB\a\n" +
 	"\x05_seed\"\x92\x01\n" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -4232,52 +4259,54 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	17, // 20: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
 	19, // 21: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
 	16, // 22: grebe.v1.RecommendResponse.ranked:type_name -> grebe.v1.RankedBy
-	17, // 23: grebe.v1.RankedBy.usage:type_name -> grebe.v1.Usage
-	19, // 24: grebe.v1.RankedBy.timing_ms:type_name -> grebe.v1.Timing
-	18, // 25: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	20, // 26: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	20, // 27: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	23, // 28: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	24, // 29: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	25, // 30: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
-	28, // 31: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	24, // 32: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	31, // 33: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	34, // 34: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	32, // 35: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
-	33, // 36: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
-	3,  // 37: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	40, // 38: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	46, // 39: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	45, // 40: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 41: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	11, // 42: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Condition
-	13, // 43: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
-	4,  // 44: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	10, // 45: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	21, // 46: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	26, // 47: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	29, // 48: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	35, // 49: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	36, // 50: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	42, // 51: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	43, // 52: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	44, // 53: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	6,  // 54: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	14, // 55: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	22, // 56: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	27, // 57: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	30, // 58: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	31, // 59: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	31, // 60: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	41, // 61: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	41, // 62: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	41, // 63: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	54, // [54:64] is the sub-list for method output_type
-	44, // [44:54] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	8,  // 23: grebe.v1.RecommendResponse.parts:type_name -> grebe.v1.Part
+	7,  // 24: grebe.v1.RecommendResponse.route:type_name -> grebe.v1.Route
+	17, // 25: grebe.v1.RankedBy.usage:type_name -> grebe.v1.Usage
+	19, // 26: grebe.v1.RankedBy.timing_ms:type_name -> grebe.v1.Timing
+	18, // 27: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	20, // 28: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	20, // 29: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	23, // 30: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	24, // 31: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	25, // 32: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
+	28, // 33: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	24, // 34: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	31, // 35: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	34, // 36: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	32, // 37: grebe.v1.Model.rollout:type_name -> grebe.v1.Rollout
+	33, // 38: grebe.v1.Rollout.nodes:type_name -> grebe.v1.RolloutNode
+	3,  // 39: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	40, // 40: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	46, // 41: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	45, // 42: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 43: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	11, // 44: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Condition
+	13, // 45: grebe.v1.RecommendRequest.BoostEntry.value:type_name -> grebe.v1.Boosts
+	4,  // 46: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	10, // 47: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	21, // 48: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	26, // 49: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	29, // 50: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	35, // 51: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	36, // 52: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	42, // 53: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	43, // 54: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	44, // 55: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 56: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	14, // 57: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	22, // 58: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	27, // 59: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	30, // 60: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	31, // 61: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	31, // 62: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	41, // 63: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	41, // 64: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	41, // 65: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	56, // [56:66] is the sub-list for method output_type
+	46, // [46:56] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }

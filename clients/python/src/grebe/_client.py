@@ -84,7 +84,8 @@ class Client:
     ) -> RankResponse:
         """Orders candidates for a user. Users and candidates are ids, or objects of the API.
 
-        `fields` are others of the request: model, top_k, prefix, deadline_ms, request_id.
+        `fields` are others of the request: model, top_k, prefix, deadline_ms, request_id, explain. With explain,
+        `raw["parts"]` says where the KV of each part of the prompt came from.
         """
         body = {"user": _named(user), "candidates": [_named(c) for c in candidates], **fields}
         return self._read(_messages.rank_response, self.call("POST", "/v1/rank", body, timeout=timeout))
@@ -95,7 +96,7 @@ class Client:
         """Generates items of the catalog for a user.
 
         `fields` are others of the request: model, beam_width, exclude, exclude_seen, filter, quota, boost, temperature,
-        seed, fallback, rank, deadline_ms.
+        seed, fallback, rank, deadline_ms, explain. With explain, `raw["parts"]` is as of `rank`.
         """
         body = {"user": _named(user), "n": n, **fields}
         return self._read(_messages.recommend_response, self.call("POST", "/v1/recommend", body, timeout=timeout))
