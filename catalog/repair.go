@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"grebe/internal/human"
 	"grebe/internal/pebbleopen"
 )
 
@@ -115,10 +116,11 @@ func survey(dir string, opt *pebble.Options) (*surveyed, error) {
 
 func (s *surveyed) problems() (out []string) {
 	if len(s.bad) > 0 {
-		out = append(out, fmt.Sprintf("%d entries cannot be read", len(s.bad)))
+		out = append(out, human.Count(len(s.bad), "entry")+" cannot be read")
 	}
 	if s.log != nil && (len(s.log) != 2*markSize || readMark(s.log).Index-readMark(s.log[markSize:]).Index != s.records) {
-		out = append(out, fmt.Sprintf("the log of changes, with %d records, is not complete", s.records))
+		out = append(out, fmt.Sprintf("the log of changes, with %s, is not complete",
+			human.Count(int64(s.records), "record")))
 	}
 	return out
 }

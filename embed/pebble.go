@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"grebe/internal/durable"
+	"grebe/internal/human"
 	"grebe/internal/pebbleopen"
 )
 
@@ -73,8 +74,8 @@ func folderOptions(fs vfs.FS) *pebble.Options {
 func (f *Folder) problems() []string {
 	var out []string
 	if n := f.db.Corruptions(); n > 0 {
-		out = append(out, fmt.Sprintf("embedding tables: damaged blocks were met %d times; their rows are the default until "+
-			"`grebe doctor --repair` has run or they are written again", n))
+		out = append(out, fmt.Sprintf("embedding tables: damaged blocks were met %s; their rows are the default until "+
+			"`grebe doctor --repair` has run or they are written again", human.Count(int64(n), "time")))
 	}
 	if err := f.db.Failed(); err != nil {
 		out = append(out, fmt.Sprintf("embedding tables: %v", err))

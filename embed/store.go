@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"grebe/internal/human"
 	"grebe/internal/redisconn"
 )
 
@@ -46,7 +47,8 @@ var ErrRow = errors.New("a row of another size")
 type BrokenError struct{ Rows []int }
 
 func (e *BrokenError) Error() string {
-	return fmt.Sprintf("embed: %d rows in the store are of another size, not of finite numbers, or damaged", len(e.Rows))
+	return fmt.Sprintf("embed: %s not usable: of another size, with numbers that are not finite, or damaged",
+		human.Are(len(e.Rows), "row"))
 }
 
 // brokenRows returns an error where there are any.
@@ -65,7 +67,7 @@ type OutageError struct {
 }
 
 func (e *OutageError) Error() string {
-	return fmt.Sprintf("embed: %d rows are in a part of the store that does not answer: %v", len(e.Rows), e.Err)
+	return fmt.Sprintf("embed: %s in a part of the store that does not answer: %v", human.Are(len(e.Rows), "row"), e.Err)
 }
 
 func (e *OutageError) Unwrap() error { return e.Err }

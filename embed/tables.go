@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"grebe/internal/human"
 	"grebe/pool"
 )
 
@@ -187,8 +188,8 @@ func (t *Tables) Problems() []string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.files)) {
 		if n := t.files[name].faults.Load(); n > 0 {
-			out = append(out, fmt.Sprintf("table %s: its file was cut off, or its disk is full: %d rows could not be read or "+
-				"written", name, n))
+			out = append(out, fmt.Sprintf("table %s: its file was cut off, or its disk is full: %s could not be read or "+
+				"written", name, human.Count(int64(n), "row")))
 		}
 	}
 	return out

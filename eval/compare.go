@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"grebe/bench/report"
+	"grebe/internal/human"
 )
 
 // Setup is one way of computing, such as bf16 on a GPU, and what was measured with it.
@@ -216,7 +217,7 @@ func (c *Contrast) JSON(w io.Writer) error {
 // Text writes the contrast for people.
 func (c *Contrast) Text(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s, %d users\n", c.Date, c.Data, c.Users)
+	fmt.Fprintf(&b, "%s %s, %s\n", c.Date, c.Data, human.Count(c.Users, "user"))
 	for _, s := range c.Setups {
 		fmt.Fprintf(&b, "%s: %s; %s\n", s.Name, s.Device, s.Model)
 	}

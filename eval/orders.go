@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"grebe/internal/human"
 )
 
 // Orders is how well a model ranks with the user first and with the items first, and which of the two to allow.
@@ -75,7 +77,7 @@ func (r *Report) orders(b *strings.Builder) error {
 	if len(r.Orders) == 0 {
 		return nil
 	}
-	fmt.Fprintf(b, "\nThe two orders of the prompt, with 95 %% intervals over %d users\n", r.Users)
+	fmt.Fprintf(b, "\nThe two orders of the prompt, with 95 %% intervals over %s\n", human.Count(r.Users, "user"))
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "  model\tmetric\tuser-first\titem-first\titem-first of user-first\t\n")
 	for i := range r.Orders {

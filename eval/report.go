@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"grebe/bench/report"
+	"grebe/internal/human"
 )
 
 // Report is what Run measured.
@@ -111,8 +112,8 @@ func (r *Report) fill(d *Data, rank, recommend []result, by bootstrap) {
 	}
 	for _, l := range slices.Concat(r.Ranking, r.Generation) {
 		if l.TooLong > 0 {
-			r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of %d prompts are longer than the model has positions; they count "+
-				"as wrong.", l.Way, l.TooLong, r.Users))
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: of %s %d did not fit into the model's positions and counted "+
+				"as wrong.", l.Way, human.Count(r.Users, "prompt"), l.TooLong))
 		}
 	}
 	r.compare(by)
@@ -273,7 +274,7 @@ func (r *Report) Text(w io.Writer) error {
 	if r.Model != "" {
 		fmt.Fprintf(&b, "model: %s\n", r.Model)
 	}
-	fmt.Fprintf(&b, "data: %s, %d items; %d users\n", r.Data, r.Catalog, r.Users)
+	fmt.Fprintf(&b, "data: %s, %s; %s\n", r.Data, human.Count(r.Catalog, "item"), human.Count(r.Users, "user"))
 	if r.UserTokens > 0 {
 		fmt.Fprintf(&b, "prompts: %.0f tokens of history, %.1f per item; auto put the user first in %.0f %%\n", r.UserTokens,
 			r.ItemTokens, 100*r.AutoUserFirst)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"grebe/catalog/history"
+	"grebe/internal/human"
 	"grebe/prompt"
 )
 
@@ -121,8 +122,12 @@ func (m *Impact) Warning() string {
 	if m.Unusable == 0 {
 		return ""
 	}
-	return fmt.Sprintf("model %q does not have the codes of %d items and never generates them: %s", m.Model, m.Unusable,
-		strings.Join(m.Examples, "; "))
+	them := "them"
+	if m.Unusable == 1 {
+		them = "it"
+	}
+	return fmt.Sprintf("model %q does not have the codes of %s and never generates %s: %s", m.Model,
+		human.Count(m.Unusable, "item"), them, strings.Join(m.Examples, "; "))
 }
 
 // Models returns the models that the Keeper makes snapshots for, with the number of items that each can generate.

@@ -529,6 +529,14 @@ func TestUnusableCodesAreTold(t *testing.T) {
 	}
 }
 
+func TestWarningOfOneItem(t *testing.T) {
+	m := Impact{Model: "m", Unusable: 1, Examples: []string{`"b": 1 code, but the model has 3 levels`}}
+	want := `model "m" does not have the codes of 1 item and never generates it: "b": 1 code, but the model has 3 levels`
+	if got := m.Warning(); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // A Forecast counts the items that each model can generate after some changes, and the codes that it does not have.
 func TestForecast(t *testing.T) {
 	rules := func(sizes ...int32) *prompt.Builder {

@@ -9,6 +9,7 @@ import (
 	"grebe/blend"
 	"grebe/catalog"
 	"grebe/internal/cli"
+	"grebe/internal/human"
 	"grebe/kv"
 	"grebe/reuse"
 	"grebe/serve"
@@ -37,7 +38,8 @@ func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *serve.Model, lay
 	if err := m.Cache.WriteImportance(reuse.ImportanceFile(dataDir, m.Name), got); err != nil {
 		return err
 	}
-	fmt.Fprintf(w.Stdout, "%s: which tokens of items to compute again was learned from %d prompts\n", m.Name, f.Prompts)
+	fmt.Fprintf(w.Stdout, "%s: which tokens of items to compute again was learned from %s\n", m.Name,
+		human.Count(f.Prompts, "prompt"))
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/internal/cli"
+	"grebe/internal/human"
 	"grebe/kv/disk"
 	"grebe/serve"
 )
@@ -34,19 +35,19 @@ func Items(w *cli.World, c *catalog.Catalog, m *serve.Model) error {
 	}
 	computed, tooLong, err := m.Cache.Precompute(w.Ctx, m.Runner.Do, items, bar.add)
 	bar.end()
-	fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items),
-		bar.items-computed-tooLong)
+	fmt.Fprintf(w.Stdout, "%s: %d of %s computed, %d already there", m.Name, computed,
+		human.Count(len(items), "item"), bar.items-computed-tooLong)
 	if skipped > 0 {
-		fmt.Fprintf(w.Stdout, ", %d have no tokens", skipped)
+		fmt.Fprintf(w.Stdout, ", %d without tokens", skipped)
 	}
 	if tooLong > 0 {
-		fmt.Fprintf(w.Stdout, ", %d are too long for the model", tooLong)
+		fmt.Fprintf(w.Stdout, ", %d too long for the model", tooLong)
 	}
 	if m.Disk != nil {
 		after = m.Disk.Stats()
 	}
 	if n := after.Evictions - before.Evictions; n > 0 {
-		fmt.Fprintf(w.Stdout, "; %d entries had to make room for others: give cache.disk more", n)
+		fmt.Fprintf(w.Stdout, "; %s had to make room for others: give cache.disk more", human.Count(int64(n), "entry"))
 	}
 	fmt.Fprintln(w.Stdout)
 	if err != nil {
@@ -58,8 +59,8 @@ func Items(w *cli.World, c *catalog.Catalog, m *serve.Model) error {
 // unwritten returns an error if writes to disk failed meanwhile, because computed KV is lost then.
 func unwritten(before, after *disk.Stats) error {
 	if n := after.WriteErrors - before.WriteErrors; n > 0 {
-		return fmt.Errorf("%d writes to disk failed and their KV is lost: check whether the disk is full, then run the "+
-			"same command again", n)
+		return fmt.Errorf("%s of KV to disk failed: check whether the disk is full, then run the same command again",
+			human.Count(int64(n), "write"))
 	}
 	return nil
 }
@@ -99,8 +100,8 @@ func (p *itemBar) show() {
 	if rate > 0 {
 		left = time.Duration(float64(p.total-p.items) / rate * float64(time.Second)).Round(time.Second).String()
 	}
-	line := fmt.Sprintf("%d of %d items, %.0f items/s, %.0f tokens/s, %s left", p.items, p.total, rate,
-		float64(p.tokens)/seconds, left)
+	line := fmt.Sprintf("%d of %s, %.0f items/s, %.0f tokens/s, %s left", p.items, human.Count(p.total, "item"),
+		rate, float64(p.tokens)/seconds, left)
 	if !p.terminal {
 		fmt.Fprintln(p.out, line)
 		return

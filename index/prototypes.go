@@ -52,11 +52,11 @@ func (f *Prototypes) Make(w *cli.World, c *catalog.Catalog, m *serve.Model, fold
 	built, err := m.Cache.BuildPrototypes(w.Ctx, m.Runner.Do, reuse.PrototypesFile(dataDir, m.Name), p)
 	bar.End()
 	if built != nil {
-		fmt.Fprintf(w.Stdout, "%s: %d prototypes (%s of KV) of %d users, %d new; %d of %d pages computed from %d tokens",
-			m.Name, built.Prototypes, human.Bytes(built.Bytes), len(p.Users), built.Added, built.Computed, built.Pages,
-			built.Tokens)
+		fmt.Fprintf(w.Stdout, "%s: %s (%s of KV) of %s, %d new; %d of %s computed from %s",
+			m.Name, human.Count(built.Prototypes, "prototype"), human.Bytes(built.Bytes), human.Count(len(p.Users), "user"),
+			built.Added, built.Computed, human.Count(built.Pages, "page"), human.Count(built.Tokens, "token"))
 		if built.Lost > 0 {
-			fmt.Fprintf(w.Stdout, ", %d pages whose users are gone", built.Lost)
+			fmt.Fprintf(w.Stdout, ", %s whose users are gone", human.Count(built.Lost, "page"))
 		}
 		fmt.Fprintln(w.Stdout)
 	}

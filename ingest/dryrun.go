@@ -12,6 +12,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/internal/cli"
+	"grebe/internal/human"
 )
 
 // dryRun reports what an import would do, and changes nothing.
@@ -40,7 +41,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 		}
 		s := j.state
 		fmt.Fprintf(w.Stdout, "%s: %s: %d new, %d changed, %d the same, %d deleted, %d bad\n", src.path,
-			amount(s.total(), src.unit), s.Created, s.Replaced, s.Unchanged, s.Deleted, s.Failed)
+			human.Count(s.total(), src.unit), s.Created, s.Replaced, s.Unchanged, s.Deleted, s.Failed)
 		s.warn(w.Stdout, src)
 		bad, base = bad+s.Failed, base+s.Line
 		if src.kind == kindItems {
@@ -54,7 +55,8 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 	}
 	fmt.Fprintln(w.Stdout, "This was a dry run: nothing was changed.")
 	if bad > 0 && !c.Skip {
-		return fmt.Errorf("%s: correct the file, or let --on-error skip pass over such records", amount(bad, "bad record"))
+		return fmt.Errorf("%s: correct the file, or let --on-error skip pass over such records",
+			human.Count(bad, "bad record"))
 	}
 	return nil
 }
@@ -66,14 +68,16 @@ func (c *Import) foretold(w *cli.World, items []*source, dst sink, present int64
 		return err
 	}
 	if left := total - present; left > 0 {
-		fmt.Fprintf(w.Stdout, "%d of the catalog's %d items are not in the files: an import keeps them.\n", left, total)
+		fmt.Fprintf(w.Stdout, "%s not in the files, of %d in the catalog: an import keeps what it does not name.\n",
+			human.Are(left, "item"), total)
 	}
 	impacts, err := dst.forecast(w.Ctx, items)
 	if err != nil {
 		return err
 	}
 	for _, m := range impacts {
-		fmt.Fprintf(w.Stdout, "Model %q can generate %d items, and could generate %d.\n", m.Model, m.Before, m.After)
+		fmt.Fprintf(w.Stdout, "Model %q can generate %s, and could generate %d.\n", m.Model, human.Count(m.Before, "item"),
+			m.After)
 		if text := m.Warning(); text != "" {
 			fmt.Fprintln(w.Stdout, "Warning: "+text)
 		}

@@ -19,6 +19,7 @@ import (
 	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
+	"grebe/internal/human"
 )
 
 // Import imports files. At most one of Server, Config and DataDir is set; with none it uses the default folder.
@@ -156,8 +157,8 @@ func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 			fmt.Fprintln(w.Stderr, "Warning: "+text)
 		}
 		if m.Halves() {
-			halved = append(halved, fmt.Sprintf("model %q would be left with %d of the %d items that it can generate", m.Model,
-				m.After, m.Before))
+			halved = append(halved, fmt.Sprintf("model %q would be left with %d of the %s that it can generate", m.Model,
+				m.After, human.Count(m.Before, "item")))
 		}
 	}
 	if len(halved) > 0 && !c.Force {
@@ -431,10 +432,10 @@ func (j *job) summary(how string) {
 	s := j.state
 	runs := ""
 	if j.bar.first > 0 {
-		runs = fmt.Sprintf(" (totals of all runs; this one read %s)", amount(s.Line-j.bar.first, j.src.unit))
+		runs = fmt.Sprintf(" (totals of all runs; this one read %s)", human.Count(s.Line-j.bar.first, j.src.unit))
 	}
 	fmt.Fprintf(j.w.Stdout, "%s: %s: %s: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s%s\n",
-		how, j.src.path, amount(s.total(), j.src.unit), s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed,
+		how, j.src.path, human.Count(s.total(), j.src.unit), s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed,
 		j.bar.rate(), runs)
 }
 
@@ -449,17 +450,9 @@ func (n *counts) empty(l *line) {
 func (n *counts) warn(w io.Writer, src *source) {
 	if n.Empty > 0 {
 		fmt.Fprintf(w, "Warning: %s: %s without text: models of texts see empty items, unless prompt.item has other fields\n",
-			src.path, amount(n.Empty, "item"))
+			src.path, human.Count(n.Empty, "item"))
 	}
 	if text := n.Unknown.Warning(); text != "" {
 		fmt.Fprintf(w, "Warning: %s: %s\n", src.path, text)
 	}
-}
-
-// amount writes a number of things, such as 1 line or 2 lines.
-func amount(n int64, thing string) string {
-	if n != 1 {
-		thing += "s"
-	}
-	return fmt.Sprintf("%d %s", n, thing)
 }

@@ -13,6 +13,7 @@ import (
 	"grebe/embed"
 	"grebe/internal/cli"
 	"grebe/internal/config"
+	"grebe/internal/human"
 )
 
 // Rows imports rows of an embedding table. Exactly one of Config and Server is set.
@@ -101,7 +102,7 @@ func (c *Rows) one(w *cli.World, name string, sink rowSink) error {
 			err = w.Ctx.Err()
 		}
 		if err != nil {
-			return fmt.Errorf("%s, after %d rows: %w", name, bar.rows, err)
+			return fmt.Errorf("%s, after %s: %w", name, human.Count(bar.rows, "row"), err)
 		}
 		bar.add(len(keys), rows.done())
 	}
@@ -138,7 +139,8 @@ func (b *rowBar) add(rows int, done int64) {
 	b.drawn = time.Now()
 	share := min(float64(done)/float64(b.size), 1)
 	left := time.Duration(float64(time.Since(b.start)) * (1 - share) / max(share, 1e-6)).Round(time.Second)
-	text := fmt.Sprintf("%s: %3.0f %%  %d rows  %.0f rows/s  %v left", b.name, 100*share, b.rows, b.rate(), left)
+	text := fmt.Sprintf("%s: %3.0f %%  %s  %.0f rows/s  %v left", b.name, 100*share, human.Count(b.rows, "row"), b.rate(),
+		left)
 	if b.terminal {
 		fmt.Fprintf(b.out, "\r\x1b[K%s", text)
 		return
@@ -152,5 +154,5 @@ func (b *rowBar) end() {
 	if b.terminal {
 		fmt.Fprint(b.out, "\r\x1b[K")
 	}
-	fmt.Fprintf(b.out, "%s: %d rows, %.0f per second\n", b.name, b.rows, b.rate())
+	fmt.Fprintf(b.out, "%s: %s, %.0f per second\n", b.name, human.Count(b.rows, "row"), b.rate())
 }

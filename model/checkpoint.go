@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"grebe/compute"
+	"grebe/internal/human"
 	"grebe/model/safetensors"
 )
 
@@ -117,7 +118,7 @@ func (c *Checkpoint) where() string {
 	if len(files) == 1 {
 		return files[0]
 	}
-	return fmt.Sprintf("%s and %d more files", files[0], len(files)-1)
+	return files[0] + " and " + human.Count(len(files)-1, "more file")
 }
 
 // Part names a matrix of a checkpoint that has Rows rows.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"grebe/internal/human"
 )
 
 // part is a literal, or a field to be filled in when field is not empty.
@@ -114,7 +116,7 @@ func (c *Codes) validate(tok Tokenizer, vocab int) error {
 func (b *Builder) CodeTokens(codes []int32) ([]int32, error) {
 	depth := b.Depth()
 	if len(codes) == 0 || len(codes) != depth {
-		return nil, fmt.Errorf("%d codes, but the model has %d levels", len(codes), depth)
+		return nil, fmt.Errorf("%s, but the model has %s", human.Count(len(codes), "code"), human.Count(depth, "level"))
 	}
 	ids := make([]int32, depth)
 	for i, c := range codes {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/human"
 	"grebe/internal/wire"
 	"grebe/prompt"
 )
@@ -80,7 +81,8 @@ func (sl *slot) checkCompletion(req *wire.Completion) (n, depth int, err error) 
 	}
 	depth = m.Prompt.Depth()
 	if req.MaxTokens > 0 && req.MaxTokens < depth {
-		return 0, 0, Errorf(InvalidArgument, "max_tokens", "%d: a path of the catalog has %d tokens", req.MaxTokens, depth)
+		return 0, 0, Errorf(InvalidArgument, "max_tokens", "%d: a path of the catalog has %s", req.MaxTokens,
+			human.Count(depth, "token"))
 	}
 	if req.Messages != nil {
 		req.Prompt, err = chatPrompt(m.Prompt, req)

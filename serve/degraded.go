@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/internal/human"
 )
 
 // Problems describes, for people, problems with the disks and stores of the service. Requests are still answered, but
@@ -11,7 +13,8 @@ import (
 func (s *Service) Problems() []string {
 	var out []string
 	if err := s.catalog.Failed(); err != nil {
-		out = append(out, fmt.Sprintf("%v; %d requests to change it were refused", err, s.refused.Load()))
+		out = append(out, fmt.Sprintf("%v; %s to change it refused so far", err,
+			human.Count(int64(s.refused.Load()), "request")))
 	}
 	if s.cfg.Users != nil {
 		if err := s.cfg.Users.Failing(); err != nil {

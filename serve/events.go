@@ -13,6 +13,7 @@ import (
 	"grebe/catalog/filter"
 	"grebe/engine"
 	"grebe/generate"
+	"grebe/internal/human"
 	"grebe/internal/wire"
 	"grebe/model/hstu"
 	"grebe/plan"
@@ -100,7 +101,11 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 		h.tokens, h.events = h.tokens[cut:], h.events-cut
 		h.at.Events = h.at.Events[min(cut, len(h.at.Events)):]
 		content, identity = content[min(cut*m.Width(), len(content)):], nil
-		h.leave(fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents()))
+		oldest := fmt.Sprintf("the oldest %d events were", cut)
+		if cut == 1 {
+			oldest = "the oldest event was"
+		}
+		h.leave(fmt.Sprintf("%s left out: the model takes %d", oldest, m.MaxEvents()))
 	}
 	if len(m.Config().Features) > 0 {
 		rows, err := m.Context(contextOf(m.Config(), slices.Concat(listed(u), u.NewEvents)), h.events+candidates)
@@ -563,7 +568,7 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		resp.Notes = unmatched(only, had.lacking)
 	}
 	if broken > 0 {
-		h.leave(fmt.Sprintf("%d items were left out: their scores are not finite", broken))
+		h.leave(human.Count(broken, "item") + " left out: the model gives scores that are not finite")
 		s.log.Warn("items have scores that are not finite: they are never recommended", "model", c.model.Name,
 			"items", broken)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"grebe/internal/human"
 )
 
 // Text writes a report for people.
@@ -85,7 +87,7 @@ func (r *Result) text(w io.Writer) {
 			float64(r.WastedBytes)/1e9)
 	}
 	least, most, busy := r.balance()
-	fmt.Fprintf(w, "balance     %d nodes: %.2f to %.2f times the mean number of requests; the busiest computes %.0f %% "+
+	fmt.Fprintf(w, "balance     %s: %.2f to %.2f times the mean number of requests; the busiest computes %.0f %% "+
 		"of the time\n",
-		len(r.Nodes), least, most, 100*busy)
+		human.Count(len(r.Nodes), "node"), least, most, 100*busy)
 }

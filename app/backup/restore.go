@@ -17,6 +17,7 @@ import (
 	"grebe/embed"
 	"grebe/internal/datadir"
 	"grebe/internal/durable"
+	"grebe/internal/human"
 	"grebe/internal/pebbleopen"
 )
 
@@ -123,7 +124,8 @@ func prepare(m *Manifest, dir, part string) error {
 			err = readPairs(from, func(next func() ([]byte, error)) error {
 				items, users, err := catalog.Restore(datadir.Catalog(part), m.id(), m.Version, next)
 				if err == nil && (items != m.Items || users != m.Users) {
-					err = fmt.Errorf("%s has %d items and %d users, want %d and %d", f.Name, items, users, m.Items, m.Users)
+					err = fmt.Errorf("%s has %s and %s, want %d and %d", f.Name, human.Count(items, "item"),
+						human.Count(users, "user"), m.Items, m.Users)
 				}
 				return err
 			})

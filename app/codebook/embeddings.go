@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"grebe/compute"
+	"grebe/internal/human"
 	"grebe/model/safetensors"
 )
 
@@ -32,8 +33,8 @@ func (e *Embeddings) Rows(ctx context.Context, items *Items, places []int) (rows
 	}
 	defer m.close()
 	if m.rows != len(items.IDs) {
-		return nil, 0, fmt.Errorf("%s has %d rows and %s has %d items: there must be one row per item, in the same order",
-			e.Path, m.rows, items.file.Name(), len(items.IDs))
+		return nil, 0, fmt.Errorf("%s has %s and %s has %s: there must be one row per item, in the same order",
+			e.Path, human.Count(m.rows, "row"), items.file.Name(), human.Count(len(items.IDs), "item"))
 	}
 	rows = make([]float32, 0, len(places)*m.cols)
 	for at := 0; len(places) > 0; at++ {

@@ -23,6 +23,7 @@ import (
 	"grebe/cluster/mtls"
 	"grebe/cluster/protocol"
 	"grebe/internal/config"
+	"grebe/internal/human"
 )
 
 // seat is a node's place in a cluster.
@@ -92,7 +93,8 @@ func (s *seat) examine(r *Report) {
 	if k, ok := c.(*kube.Client); ok && !rights(r, k) {
 		return
 	}
-	r.add("coordinator", OK, "", "%s answers; %d nodes are registered in cluster %s", s.coordinator, len(records), s.name)
+	r.add("coordinator", OK, "", "%s answers; %s registered in cluster %s", s.coordinator,
+		human.Are(len(records), "node"), s.name)
 	s.neighbours(r, records)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/internal/config"
+	"grebe/internal/human"
 	"grebe/internal/readfile"
 	"grebe/model"
 	"grebe/model/hstu"
@@ -272,7 +273,7 @@ func loadable(r *Report, check, file string, read func(file string, most int) (n
 	case !all:
 		r.add(check, OK, "", "%s: the first %d lines are in order", file, n)
 	default:
-		r.add(check, OK, "", "%s: %d lines", file, n)
+		r.add(check, OK, "", "%s: %s", file, human.Count(n, "line"))
 	}
 }
 

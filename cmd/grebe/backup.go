@@ -90,7 +90,7 @@ func refused(resp *http.Response) error {
 }
 
 func counted(m *backup.Manifest) string {
-	return fmt.Sprintf("%d items and %d users", m.Items, m.Users)
+	return human.Count(m.Items, "item") + " and " + human.Count(m.Users, "user")
 }
 
 func tellElsewhere(w *cli.World, m *backup.Manifest, err error) error {

@@ -16,6 +16,7 @@ import (
 
 	"grebe/internal/cli"
 	"grebe/internal/durable"
+	"grebe/internal/human"
 	"grebe/server/batch"
 )
 
@@ -103,7 +104,8 @@ func (c *batchFlags) answer(w *cli.World, op string) error {
 		return err
 	}
 	if j.State != batch.Done {
-		return errors.Join(fmt.Errorf("batch %s was canceled after %d of %d requests %s", j.ID, j.Done, j.Lines, j.Error),
+		return errors.Join(fmt.Errorf("batch %s was canceled after %d of %s %s", j.ID, j.Done,
+			human.Count(j.Lines, "request"), j.Error),
 			durable.Remove(c.Out+".batch"))
 	}
 	answers, err := b.results(j, c.Out)
@@ -205,7 +207,7 @@ func (b *batchCall) wait(j *batch.Job) (*batch.Job, error) {
 	for !j.Ended() {
 		if time.Since(shown) >= every {
 			shown = time.Now()
-			fmt.Fprintf(b.world.Stderr, "%d of %d requests answered\n", j.Done, j.Lines)
+			fmt.Fprintf(b.world.Stderr, "%d of %s answered\n", j.Done, human.Count(j.Lines, "request"))
 		}
 		select {
 		case <-b.world.Ctx.Done():
@@ -250,10 +252,14 @@ func (n *answerCounter) Write(b []byte) (int, error) {
 }
 
 func (n *answerCounter) String() string {
-	if n.failed == 0 {
-		return fmt.Sprintf("%d answers", n.lines)
+	all := human.Count(n.lines, "answer")
+	switch n.failed {
+	case 0:
+		return all
+	case 1:
+		return fmt.Sprintf("%s, 1 of them an error, in line %d", all, n.first)
 	}
-	return fmt.Sprintf("%d answers, %d of them errors, the first in line %d", n.lines, n.failed, n.first)
+	return fmt.Sprintf("%s, %d of them errors, the first in line %d", all, n.failed, n.first)
 }
 
 // results writes the answers to a file, if all of them come.
@@ -266,7 +272,8 @@ func (b *batchCall) results(j *batch.Job, out string) (n answerCounter, err erro
 	err = durable.WriteFile(out, func(w io.Writer) error {
 		_, err := io.Copy(io.MultiWriter(w, &n), resp.Body)
 		if err == nil && n.lines != j.Lines {
-			err = fmt.Errorf("batch: the server sent %d answers to %d requests: run the command again", n.lines, j.Lines)
+			err = fmt.Errorf("batch: the server sent %s to %s: run the command again", human.Count(n.lines, "answer"),
+				human.Count(j.Lines, "request"))
 		}
 		return err
 	})

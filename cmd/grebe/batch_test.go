@@ -123,6 +123,10 @@ func TestAnswersAreCounted(t *testing.T) {
 			t.Fatalf("in pieces of %d: %q, want %q", size, got, want)
 		}
 	}
+	one := &answerCounter{lines: 1, failed: 1, first: 1}
+	if got, want := one.String(), "1 answer, 1 of them an error, in line 1"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	if got := new(answerCounter).String(); got != "0 answers" {
 		t.Errorf("of nothing: %q", got)
 	}

@@ -18,6 +18,7 @@ import (
 	"grebe/ingest"
 	"grebe/internal/cli"
 	"grebe/internal/config"
+	"grebe/internal/human"
 	"grebe/prompt"
 	"grebe/serve"
 )
@@ -124,7 +125,7 @@ func (c *codesCmd) check() error {
 	case c.Model != "" && c.Config == "":
 		return cli.Usagef("--model goes with -c")
 	case c.Levels > 0 && c.Sizes != nil && c.Levels != len(c.Sizes):
-		return cli.Usagef("--levels is %d, but --sizes has %d levels", c.Levels, len(c.Sizes))
+		return cli.Usagef("--levels is %d, but --sizes has %s", c.Levels, human.Count(len(c.Sizes), "level"))
 	}
 	return nil
 }
@@ -227,7 +228,7 @@ func (c *codesCmd) print(w *cli.World, r *codebook.Result) error {
 	if c.JSON {
 		return json.NewEncoder(w.Stdout).Encode(r)
 	}
-	fmt.Fprintf(w.Stdout, "%d items got codes, %d kept theirs", r.Added, r.Kept)
+	fmt.Fprintf(w.Stdout, "%s got codes, %d kept theirs", human.Count(r.Added, "item"), r.Kept)
 	if r.Added > 0 {
 		fmt.Fprintf(w.Stdout, "; error %.4f of the embeddings' variance", r.Error)
 	}
@@ -241,7 +242,8 @@ func (c *codesCmd) print(w *cli.World, r *codebook.Result) error {
 		return err
 	}
 	if r.Moved > 0 {
-		fmt.Fprintf(w.Stdout, "%d items got the nearest free codes, because another item has their nearest ones\n", r.Moved)
+		fmt.Fprintf(w.Stdout, "%s got the nearest free codes, because other items have the nearest ones\n",
+			human.Count(r.Moved, "item"))
 	}
 	if r.Shared > 0 {
 		fmt.Fprintf(w.Stdout, "%d items share their codes with others, at most %d the same\n", r.Shared, r.Most)

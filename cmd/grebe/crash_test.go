@@ -72,7 +72,7 @@ catalog: {items: items.ndjson, users: users.ndjson}
 	return config
 }
 
-var alreadyThere = regexp.MustCompile(`(\d+) of (\d+) items computed, (\d+) were there already`)
+var alreadyThere = regexp.MustCompile(`(\d+) of (\d+) items computed, (\d+) already there`)
 
 // indexed runs grebe index to its end and returns how many items it found and how many it computed.
 func indexed(t *testing.T, config string) (found, computed int) {

@@ -105,7 +105,7 @@ func TestEvalWorldAndFiles(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	for _, want := range []string{"6 users", "item-first of optimum", "Not measured: pointwise",
-		"given tokens by their place", "1 of 6 prompts are longer"} {
+		"given tokens by their place", "of 6 prompts 1 did not fit"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the result lacks %q:\n%s", want, out)
 		}

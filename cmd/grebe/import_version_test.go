@@ -209,7 +209,8 @@ func TestDoctorReportsUnusableCodes(t *testing.T) {
 	imported(t, 0, `2 created`, writeLines(t, "items.ndjson", `{"id":"good","codes":[1,1,1]}`,
 		`{"id":"bad","codes":[1,1,1,1]}`), "--data-dir", dir)
 	out, errs, _ := grebe(t, "doctor", "-c", filepath.Join(demoData, demo.ConfigFile))
-	if !strings.Contains(out, `does not have the codes of 1 items`) || !strings.Contains(out, `"bad": 4 codes`) {
+	if !strings.Contains(out, `does not have the codes of 1 item and never generates it`) ||
+		!strings.Contains(out, `"bad": 4 codes`) {
 		t.Errorf("doctor says %s%s", out, errs)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"grebe/ahead"
 	"grebe/internal/cli"
 	"grebe/internal/config"
+	"grebe/internal/human"
 )
 
 // indexServer asks a running server to compute items.
@@ -104,8 +105,8 @@ func (s *indexServer) call(w *cli.World, method, query string) ([]ahead.Progress
 // showIndex shows how far the models are: on one line of a terminal, on a line each elsewhere.
 func showIndex(w *cli.World, all []ahead.Progress) {
 	for _, p := range all {
-		line := fmt.Sprintf("%s: %s, %d of %d items looked at, %d computed", p.Model, p.State, p.Items-p.Left, p.Items,
-			p.Computed)
+		line := fmt.Sprintf("%s: %s, %d of %s looked at, %d computed", p.Model, p.State, p.Items-p.Left,
+			human.Count(p.Items, "item"), p.Computed)
 		if w.Terminal {
 			fmt.Fprintf(w.Stderr, "\r%s\x1b[K", line)
 		} else {
@@ -119,10 +120,10 @@ func tellIndexed(w *cli.World, all []ahead.Progress) error {
 	var failed error
 	for _, p := range all {
 		there := p.Items - p.Left - p.Computed - p.TooLong - p.Failed
-		fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already or have no tokens", p.Model, p.Computed,
-			p.Items, there)
+		fmt.Fprintf(w.Stdout, "%s: %d of %s computed, %d already there or without tokens", p.Model, p.Computed,
+			human.Count(p.Items, "item"), there)
 		if p.TooLong > 0 {
-			fmt.Fprintf(w.Stdout, ", %d are too long for the model or its memory", p.TooLong)
+			fmt.Fprintf(w.Stdout, ", %d too long for the model or its memory", p.TooLong)
 		}
 		if p.Failed > 0 {
 			fmt.Fprintf(w.Stdout, ", %d failed: the server's log says why", p.Failed)
@@ -130,7 +131,7 @@ func tellIndexed(w *cli.World, all []ahead.Progress) error {
 		if p.Left > 0 && p.State == ahead.Full {
 			fmt.Fprintf(w.Stdout, "; no room for the other %d: give cache.host_memory more, or cache.disk", p.Left)
 		} else if p.Left > 0 {
-			fmt.Fprintf(w.Stdout, "; %d are left", p.Left)
+			fmt.Fprintf(w.Stdout, "; %d left", p.Left)
 		}
 		fmt.Fprintln(w.Stdout)
 		switch p.State {

@@ -61,7 +61,7 @@ func TestIndexThroughAServer(t *testing.T) {
 	for _, args := range [][]string{{"-c", config}, {"--server", s.url}, {"--server", s.url, "--model", "demo"}} {
 		out, errs, code := grebe(t, append([]string{"index"}, args...)...)
 		var computed, items, there int
-		if _, err := fmt.Sscanf(out, "demo: %d of %d items computed, %d were there already", &computed, &items,
+		if _, err := fmt.Sscanf(out, "demo: %d of %d items computed, %d already there", &computed, &items,
 			&there); err != nil {
 			t.Errorf("%v: %v: %q, %q", args, err, out, errs)
 		}

@@ -347,8 +347,8 @@ func save(dir string, t *trace, maps map[string]*placement.Map) error {
 
 func (r *Report) print(w *cli.World) {
 	out := w.Stdout
-	fmt.Fprintf(out, "%d items on %d nodes; maps made from %d requests, measured on %d with %.1f items each\n",
-		r.Items, r.Nodes, r.Learned, r.Measured, r.Mean)
+	fmt.Fprintf(out, "%s on %s; maps made from %s, measured on %d with %.1f items each\n",
+		human.Count(r.Items, "item"), human.Count(r.Nodes, "node"), human.Count(r.Learned, "request"), r.Measured, r.Mean)
 	fmt.Fprintf(out, "KV: %g tokens per item, %d bytes per token; hot-cold: at most %.3f of the accesses to sharded "+
 		"items\n\n",
 		r.ItemTokens, r.TokenBytes, r.Remote)

@@ -4,6 +4,7 @@ package human
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -16,6 +17,26 @@ func Bytes(n int64) string {
 		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 	}
 	return fmt.Sprintf("%d bytes", n)
+}
+
+// Count writes a number of things, such as "1 item" or "2 items". one names a single thing.
+func Count[N ~int | ~int64](n N, one string) string {
+	if n != 1 {
+		if stem, ok := strings.CutSuffix(one, "y"); ok {
+			one = stem + "ies"
+		} else {
+			one += "s"
+		}
+	}
+	return fmt.Sprintf("%d %s", n, one)
+}
+
+// Are is Count with the verb after it: "1 item is", "2 items are".
+func Are[N ~int | ~int64](n N, one string) string {
+	if n == 1 {
+		return Count(n, one) + " is"
+	}
+	return Count(n, one) + " are"
 }
 
 // Seconds is a time in seconds, to the millisecond.

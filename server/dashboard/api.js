@@ -121,3 +121,8 @@ export function short(n, unit = "") {
 export function whole(n) {
   return Number(n || 0).toLocaleString("en-US");
 }
+
+// counted writes a number of things, such as "1 item" or "2 items".
+export function counted(n, one) {
+  return `${whole(n)} ${one}${n === 1 ? "" : "s"}`;
+}

@@ -1,5 +1,5 @@
 // The view of the catalog and the models: sizes, versions, checkpoints and their reloads, what models generate from it, what is asked for most.
-import { element, explained, getJSON, getText, lacking, scrolls, short, whole } from "./api.js";
+import { counted, element, explained, getJSON, getText, lacking, scrolls, short, whole } from "./api.js";
 import { parse, sum } from "./metrics.js";
 
 function table(caption, heads, rows, wide = "", empty = "None yet.") {
@@ -32,7 +32,7 @@ function entries(metrics) {
 function reload(r) {
   if (!r) return "never reloaded";
   const took = " after " + age(r.seconds);
-  if (r.state === "done") return "reloaded, " + whole(r.warmed_items) + " items warmed," + took;
+  if (r.state === "done") return "reloaded, " + counted(r.warmed_items || 0, "item") + " warmed," + took;
   if (r.state === "failed" || r.state === "rolled_back") return r.state.replace("_", " ") + took + ": " + r.error;
   return r.state + ", " + Math.round(100 * r.progress) + " %";
 }

@@ -1,5 +1,5 @@
 // The view of the cluster as this server sees it: /v1/cluster, read every second, so that a node's death is seen as it happens.
-import { denied, element, explained, getJSON, lacking, short, whole } from "./api.js";
+import { counted, denied, element, explained, getJSON, lacking, short, whole } from "./api.js";
 import { Chart } from "./chart.js";
 import { eachReading } from "./live.js";
 import { by, rates } from "./metrics.js";
@@ -163,7 +163,7 @@ function showPlacement(cluster) {
 
 function showSummary(cluster) {
   const active = cluster.nodes.filter((n) => n.state === "ACTIVE").length;
-  say(at("summary"), `Cluster ${cluster.name}: ${active} of ${cluster.nodes.length} nodes active · coordinator ${cluster.coordinator} · routing ${cluster.routing}`);
+  say(at("summary"), `Cluster ${cluster.name}: ${active} of ${counted(cluster.nodes.length, "node")} active · coordinator ${cluster.coordinator} · routing ${cluster.routing}`);
   const away = cluster.coordinator !== "up";
   at("problem").hidden = !away;
   if (away) say(at("problem"), "The coordinator does not answer. Requests are served; no node joins or leaves until it is back.");

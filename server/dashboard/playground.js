@@ -1,5 +1,5 @@
 // The view in which a person asks: pick a user, ask in two ways, see where the work went.
-import { element, explained, getJSON, lacking, postJSON, Problem, scrolls, short, svg } from "./api.js";
+import { counted, element, explained, getJSON, lacking, postJSON, Problem, scrolls, short, svg } from "./api.js";
 import { commands } from "./command.js";
 
 const user = document.getElementById("user");
@@ -35,7 +35,7 @@ async function showHistory() {
     return;
   }
   const past = known.history?.length ? known.history : (known.events || []).map((e) => e.item);
-  summary.textContent = `History: ${past.length} items${past.length > 30 ? ", the last 30" : ""}`;
+  summary.textContent = `History: ${counted(past.length, "item")}${past.length > 30 ? ", the last 30" : ""}`;
   const last = past.slice(-30);
   list.setAttribute("start", past.length - last.length + 1);
   const lines = await Promise.all(last.map(textOf));
@@ -137,7 +137,7 @@ async function ask(form, box) {
     const [path, request] = await requestOf(form);
     const answer = await postJSON(path, request);
     const u = answer.usage, t = answer.timing_ms;
-    const what = isRank ? `prefix ${answer.prefix}, ${request.candidates.length} candidates` : `${answer.results.length} items${answer.short ? " (fewer than asked for)" : ""}, catalog version ${answer.catalog_version}`;
+    const what = isRank ? `prefix ${answer.prefix}, ${counted(request.candidates.length, "candidate")}` : `${counted(answer.results.length, "item")}${answer.short ? " (fewer than asked for)" : ""}, catalog version ${answer.catalog_version}`;
     box.replaceChildren(
       element("p", {}, element("b", {}, `${t.total.toFixed(1)} ms`), ` (queue ${t.queue.toFixed(1)}, fetch ${t.fetch.toFixed(1)}, compute ${t.compute.toFixed(1)}) · ${what}`),
       strip(answer.parts || []),
