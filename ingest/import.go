@@ -316,14 +316,13 @@ func (j *job) all() error {
 		return errors.Join(err, saved)
 	}
 	if err == nil {
-		j.summary("Done")
+		j.summary()
 		st.warn(w.Stderr, j.src)
 		return nil
 	}
-	j.summary("Stopped")
+	j.stopped()
 	if errors.Is(err, errStopped) {
-		fmt.Fprintf(w.Stderr, "Stopped at %s %d of %s. Run the same command again to go on from there.\n", j.src.unit,
-			st.Line, j.src.path)
+		fmt.Fprintln(w.Stderr, "Run the same command again to go on from there.")
 		return cli.ErrReported
 	}
 	return err
@@ -412,7 +411,8 @@ func (j *job) tell(l *line) error {
 	}
 	if !j.c.Skip {
 		j.state.Line, j.state.Offset, j.state.Digest = l.number-1, l.start, ""
-		return fmt.Errorf("%s:%d: %w (--on-error skip passes over bad lines)", j.src.path, l.number, l.err)
+		return fmt.Errorf("%s:%d: %w (correct it and run the same command again, or skip bad %ss with --on-error skip)",
+			j.src.path, l.number, l.err, j.src.unit)
 	}
 	j.list(l)
 	return nil
@@ -428,14 +428,28 @@ func (j *job) list(l *line) {
 	}
 }
 
-func (j *job) summary(how string) {
+// stopped reports the first record that is not in the catalog, and what was written before it.
+func (j *job) stopped() {
+	s := j.state
+	written := "nothing was written"
+	if n := s.counts; n.total() > n.Failed {
+		written = fmt.Sprintf("%d created, %d replaced, %d deleted, %d unchanged", n.Created, n.Replaced, n.Deleted,
+			n.Unchanged)
+	}
+	if s.Failed > 0 {
+		written += fmt.Sprintf(", %d bad", s.Failed)
+	}
+	fmt.Fprintf(j.w.Stdout, "Stopped at %s %d of %s; before it %s\n", j.src.unit, s.Line+1, j.src.path, written)
+}
+
+func (j *job) summary() {
 	s := j.state
 	runs := ""
 	if j.bar.first > 0 {
 		runs = fmt.Sprintf(" (totals of all runs; this one read %s)", human.Count(s.Line-j.bar.first, j.src.unit))
 	}
-	fmt.Fprintf(j.w.Stdout, "%s: %s: %s: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s%s\n",
-		how, j.src.path, human.Count(s.total(), j.src.unit), s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed,
+	fmt.Fprintf(j.w.Stdout, "Done: %s: %s: %d created, %d replaced, %d deleted, %d unchanged, %d bad; %s%s\n",
+		j.src.path, human.Count(s.total(), j.src.unit), s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed,
 		j.bar.rate(), runs)
 }
 

@@ -302,7 +302,9 @@ func TestStopAtABadRecord(t *testing.T) {
 		dir := t.TempDir()
 		path := file(t, name, []byte(strings.Join(lines[:], "\n")+"\n"))
 		out := run(t, &Import{Files: []string{path}, DataDir: dir}, nil)
-		if !strings.Contains(out, "1 line: 1 created") || !strings.Contains(out, name+":2: ") {
+		want := "Stopped at line 2 of " + path + "; before it 1 created, 0 replaced, 0 deleted, 0 unchanged\n"
+		if !strings.Contains(out, want) ||
+			strings.Count(out, name+":2: ") != 1 || strings.Contains(out, "bad;") {
 			t.Errorf("%s: an import that stops at line 2:\n%s", name, out)
 		}
 		if err := os.WriteFile(path, []byte(lines[0]+"\n"+lines[2]+"\n"), 0o600); err != nil {
