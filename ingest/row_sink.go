@@ -96,7 +96,7 @@ func (s *serverRows) put(keys []uint64, rows []float32) error {
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<12))
-		return fmt.Errorf("the server says %s: %s%s", answer.Status, bytes.TrimSpace(text), cli.KeyHint(answer.StatusCode))
+		return cli.ServerError(answer, text)
 	}
 	_, err = io.Copy(io.Discard, answer.Body)
 	return err

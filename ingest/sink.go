@@ -305,7 +305,7 @@ func (s *serverSink) call(ctx context.Context, method, path string, body io.Read
 		return fmt.Errorf("read the answer of %s: %w", s.base, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s: %s%s", s.base, resp.Status, bytes.TrimSpace(text), cli.KeyHint(resp.StatusCode))
+		return cli.ServerError(resp, text)
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return fmt.Errorf("read the answer of %s: %w", s.base, err)

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -131,37 +129,13 @@ func (c *askFlags) post(w *cli.World, path string, body []byte) ([]byte, error) 
 		return nil, fmt.Errorf("%s: read the answer of %s: %w", op, c.Server, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, serverError(resp, answer)
+		return nil, cli.ServerError(resp, answer)
 	}
 	return answer, nil
 }
 
-// serverError is answerError, and says how to give a key where one is needed.
-func serverError(resp *http.Response, answer []byte) error {
-	err := answerError(resp.Status, answer)
-	if hint := cli.KeyHint(resp.StatusCode); hint != "" {
-		err = fmt.Errorf("%w%s", err, hint)
-	}
-	return err
-}
-
-// adminError is answerError for a call that needs the role admin.
+// adminError is the error of an answer to a call that needs the role admin.
 func adminError(resp *http.Response, answer []byte) error {
 	return fmt.Errorf("%w (the role is admin: --key-file FILE or GREBE_API_KEY; or ask the admin listener)",
-		answerError(resp.Status, answer))
-}
-
-// answerError returns what the body of an answer says is wrong.
-func answerError(status string, answer []byte) error {
-	var e struct {
-		Error struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	if json.Unmarshal(answer, &e) != nil || e.Error.Message == "" {
-		said, _, _ := strings.Cut(strings.TrimSpace(string(answer)), "\n")
-		return fmt.Errorf("the server says %s %.200q", status, said)
-	}
-	return errors.New(cmp.Or(e.Error.Code, status) + ": " + e.Error.Message)
+		cli.AnswerError(resp, answer))
 }

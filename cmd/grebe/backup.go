@@ -86,7 +86,7 @@ func refused(resp *http.Response) error {
 	if err != nil {
 		return err
 	}
-	return serverError(resp, body)
+	return cli.ServerError(resp, body)
 }
 
 func counted(m *backup.Manifest) string {

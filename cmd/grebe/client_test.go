@@ -259,7 +259,28 @@ func TestMissingKey(t *testing.T) {
 	for _, args := range []string{"recommend --user u", "import " + lines, "index", "backup " + lines + ".d",
 		"cluster status"} {
 		_, errs, code := command(t, append(strings.Fields(args), "--server", s.URL)...)
-		if code != cli.Failed || strings.Count(errs, "--key-file FILE") != 1 || !strings.Contains(errs, "GREBE_API_KEY") {
+		if code != cli.Failed || !strings.HasPrefix(errs, "grebe: unauthenticated: a key is needed (") ||
+			strings.Count(errs, "--key-file FILE") != 1 || !strings.Contains(errs, "GREBE_API_KEY") {
+			t.Errorf("%s exits with %d and says %s", args, code, errs)
+		}
+	}
+}
+
+// A key without the right gets the same words from every command.
+func TestMissingRole(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"error": {"code": "permission_denied", "message": "key \"shop\" lacks the role \"catalog\""}}`)
+	}))
+	defer s.Close()
+	lines := filepath.Join(t.TempDir(), "items.ndjson")
+	if err := os.WriteFile(lines, []byte(`{"id": "a", "text": "b"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"recommend --user u", "import " + lines, "import --dry-run " + lines, "index"} {
+		_, errs, code := command(t, append(strings.Fields(args), "--server", s.URL)...)
+		const want = `grebe: permission_denied: key "shop" lacks the role "catalog"`
+		if code != cli.Failed || !strings.HasSuffix(errs, want+"\n") || strings.Contains(errs, "{") {
 			t.Errorf("%s exits with %d and says %s", args, code, errs)
 		}
 	}

@@ -183,5 +183,5 @@ func (c *clusterFlags) call(w *cli.World, client *http.Client, method, path stri
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return nil, adminError(resp, body)
 	}
-	return nil, serverError(resp, body)
+	return nil, cli.ServerError(resp, body)
 }

@@ -91,7 +91,7 @@ func (s *indexServer) call(w *cli.World, method, query string) ([]ahead.Progress
 		return nil, fmt.Errorf("read the answer of %s: %w", s.base, err)
 	}
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusAccepted {
-		return nil, serverError(resp, body)
+		return nil, cli.ServerError(resp, body)
 	}
 	var answer struct {
 		Models []ahead.Progress `json:"models"`

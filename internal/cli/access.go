@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -115,12 +117,28 @@ func Unanswered(err error) error {
 	return err
 }
 
-// KeyHint says how a command is given a key, to follow the text of an answer with this status; else it is empty.
-func KeyHint(status int) string {
-	if status != http.StatusUnauthorized {
-		return ""
+// ServerError is AnswerError. If a key is missing, it also says how to give one.
+func ServerError(resp *http.Response, body []byte) error {
+	err := AnswerError(resp, body)
+	if resp.StatusCode != http.StatusUnauthorized {
+		return err
 	}
-	return " (on the command line: --key-file FILE, or the variable GREBE_API_KEY)"
+	return fmt.Errorf("%w (on the command line: --key-file FILE, or the variable GREBE_API_KEY)", err)
+}
+
+// AnswerError returns the code and the message in the body of an answer that is an error.
+func AnswerError(resp *http.Response, body []byte) error {
+	var e struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &e) != nil || e.Error.Message == "" {
+		said, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+		return fmt.Errorf("the server says %s %.200q", resp.Status, said)
+	}
+	return errors.New(cmp.Or(e.Error.Code, resp.Status) + ": " + e.Error.Message)
 }
 
 // keyed sends a key with every request.
