@@ -22,6 +22,10 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 	defer left.close()
 	bad, present, base := int64(0), int64(0), int64(0)
 	var items []*source
+	total, users, err := dst.stored(w.Ctx)
+	if err != nil {
+		return err
+	}
 	for _, src := range files {
 		ids.next(src, base)
 		j := &job{c: c, w: w, src: src, dst: dst, ids: ids, left: left, state: &importState{}}
@@ -42,6 +46,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 		s := j.state
 		fmt.Fprintf(w.Stdout, "%s: %s: %d new, %d changed, %d the same, %d deleted, %d bad\n", src.path,
 			human.Count(s.total(), src.unit), s.Created, s.Replaced, s.Unchanged, s.Deleted, s.Failed)
+		src.warnEmptied(w.Stdout, total, users)
 		s.warn(w.Stdout, src)
 		bad, base = bad+s.Failed, base+s.Line
 		if src.kind == kindItems {
@@ -49,7 +54,7 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 		}
 	}
 	if len(items) > 0 {
-		if err := c.foretold(w, items, dst, present); err != nil {
+		if err := c.foretold(w, items, dst, present, total); err != nil {
 			return err
 		}
 	}
@@ -61,12 +66,9 @@ func (c *Import) dryRun(w *cli.World, files []*source, dst sink) error {
 	return nil
 }
 
-// foretold reports what the items would do to the catalog as a whole and to the models.
-func (c *Import) foretold(w *cli.World, items []*source, dst sink, present int64) error {
-	total, err := dst.items(w.Ctx)
-	if err != nil {
-		return err
-	}
+// foretold reports what the items would do to the catalog as a whole and to the models. The catalog has total items, of
+// which present are in the files.
+func (c *Import) foretold(w *cli.World, items []*source, dst sink, present, total int64) error {
 	if left := total - present; left > 0 {
 		fmt.Fprintf(w.Stdout, "%s not in the files, of %d in the catalog: an import keeps what it does not name.\n",
 			human.Are(left, "item"), total)
@@ -204,7 +206,10 @@ func (f *left) again(l *line, n *counts) bool {
 	return true
 }
 
-func (s *localSink) items(context.Context) (int64, error) { return int64(s.c.Stats().Items), nil }
+func (s *localSink) stored(context.Context) (items, users int64, err error) {
+	n := s.c.Stats()
+	return int64(n.Items), int64(n.Users), nil
+}
 
 func (s *localSink) preview(_ context.Context, _ string, lines []line, n *counts) ([]error, error) {
 	ops, at := goodOps(lines)
@@ -245,11 +250,13 @@ func (n *counts) add(op *catalog.Op, r *catalog.Result) {
 	}
 }
 
-func (s *serverSink) items(ctx context.Context) (int64, error) {
+func (s *serverSink) stored(ctx context.Context) (items, users int64, err error) {
 	var a struct {
 		Items int64 `json:"items"`
+		Users int64 `json:"users"`
 	}
-	return a.Items, s.call(ctx, http.MethodGet, "/v1/catalog", nil, &a)
+	err = s.call(ctx, http.MethodGet, "/v1/catalog", nil, &a)
+	return a.Items, a.Users, err
 }
 
 func (s *serverSink) preview(ctx context.Context, kind string, lines []line, n *counts) ([]error, error) {

@@ -108,6 +108,15 @@ func (c *Import) all(w *cli.World, files []*source, dst sink, states string) err
 	if err := c.check(w, files, dst); err != nil {
 		return err
 	}
+	if id == "" { // else the import was begun before, and may have put what is there
+		items, users, err := dst.stored(w.Ctx)
+		if err != nil {
+			return err
+		}
+		for _, j := range jobs {
+			j.items, j.users = items, users
+		}
+	}
 	if err := dst.begin(cmp.Or(id, rand.Text()), id != ""); err != nil {
 		return err
 	}
@@ -292,6 +301,8 @@ type job struct {
 	left  *left // of a dry run: what earlier records leave behind
 	bar   *progressBar
 	told  int
+	// What the catalog had before the import; 0 if it is continued.
+	items, users int64
 }
 
 // errStopped ends an import that the user interrupted.
@@ -306,6 +317,7 @@ func (j *job) all() error {
 			fmt.Fprintf(w.Stderr, "Columns that --map does not name: %s\n", strings.Join(names, ", "))
 		}
 	}
+	j.src.warnEmptied(w.Stderr, j.items, j.users)
 	if st.Offset > 0 {
 		fmt.Fprintf(w.Stderr, "Continuing at %s %d; --restart starts over.\n", j.src.unit, st.Line+1)
 	}

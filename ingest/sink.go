@@ -52,8 +52,8 @@ type sink interface {
 	apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
 	// preview counts what apply would do, and changes nothing.
 	preview(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
-	// items returns the number of items in the catalog.
-	items(ctx context.Context) (int64, error)
+	// stored returns the numbers of items and users in the catalog.
+	stored(ctx context.Context) (items, users int64, err error)
 	close() error
 }
 

@@ -43,12 +43,13 @@ type source struct {
 	kind      string
 	why       string // how the kind was determined
 	format    string
-	packing   string // ".gz", ".zst" or ""
-	size      int64  // bytes of file
-	unit      string // "line" or "row"
-	table     *table // nil: NDJSON in the form of the API
-	query     string // of a database
-	shape     string // how cells are read, of a table: a resumed import must not change it
+	packing   string   // ".gz", ".zst" or ""
+	size      int64    // bytes of file
+	unit      string   // "line" or "row"
+	table     *table   // nil: NDJSON in the form of the API
+	first     []string // of such NDJSON: the fields of the first line
+	query     string   // of a database
+	shape     string   // how cells are read, of a table: a resumed import must not change it
 }
 
 // newSource checks a file, or standard input if path is "-". The caller MUST call close.
@@ -123,6 +124,7 @@ func (s *source) inspect(how reading) error {
 		return cli.Usagef("%s: items, users or events? Its name and its first line do not show it: give --kind", s.path)
 	}
 	if columns == nil {
+		s.first = firstFields(s.kind, head)
 		return nil
 	}
 	s.shape = fmt.Sprintf("\x00%q %q %q %q", how.fields, how.lists, how.separator, how.format)

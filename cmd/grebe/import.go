@@ -48,15 +48,18 @@ func (importCmd) FlagHelp() cli.Texts {
 }
 
 func (importCmd) Help() string {
-	return `If a model has codes, an import of items becomes one version of the catalog, which POST
+	return `A record replaces the whole item or user: fields that the file does not have, or that --map does not list,
+are empty afterwards. A file of ids and prices removes texts and codes. A warning names such fields before
+anything is written.
+
+If a model has codes, an import of items becomes one version of the catalog, which POST
 /v1/catalog:rollback undoes. To continue an import that was stopped, run the same command again. Bad
 records are reported with line, column and reason.
 
 Fields of items are id, text, tokens, identifier, codes and attributes.NAME; of users id, text, tokens and
-history; of events user, item, time, action, id and features.NAME. With --map only the listed fields are
-imported. A column may have a type after it, which its cells are checked against: text, integer, number,
-time or ms (milliseconds since 1970). Events without an id get one made of their content, so that importing
-them again changes nothing.
+history; of events user, item, time, action, id and features.NAME. In --map a column may have a type after
+it, which its cells are checked against: text, integer, number, time or ms (milliseconds since 1970). Events
+without an id get one made of their content, so that importing them again changes nothing.
 
 A query runs in a transaction that only reads. Its rows are copied to a temporary file, then imported. The
 password is never part of the command line, which other users of the machine can see.
