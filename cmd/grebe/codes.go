@@ -76,7 +76,10 @@ With an existing codebook only new items get codes. Codes of removed items are n
 With -c a new codebook gets the levels and sizes of the model's codes: those of --model, or of the only model that has
 codes. Codes that this model does not have are reported.
 
-The report shows the error (what remains of the embeddings' variance), the use of each level's codes, and collisions.
+The report shows the error (what remains of the embeddings' variance) and a line per level: how many codes it has, how
+many are used, and how evenly. Effective is the number of codes that would be as varied if all had equally many items;
+largest is the number of items of the most frequent code. Then it says how many items had to move to codes that are not
+their nearest, and how many share all their codes with others.
 
 Examples:
 
@@ -241,12 +244,19 @@ func (c *codesCmd) print(w *cli.World, r *codebook.Result) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if r.Moved > 0 {
+	fmt.Fprintln(w.Stdout, "used: codes that items have\n"+
+		"effective: how many they would be if all had equally many items\nlargest: items of the most frequent code")
+	switch {
+	case r.Moved == 0 && r.Added > 0:
+		fmt.Fprintln(w.Stdout, "All new items have their nearest codes: none had to move")
+	case r.Moved > 0:
 		fmt.Fprintf(w.Stdout, "%s got the nearest free codes, because other items have the nearest ones\n",
 			human.Count(r.Moved, "item"))
 	}
 	if r.Shared > 0 {
-		fmt.Fprintf(w.Stdout, "%d items share their codes with others, at most %d the same\n", r.Shared, r.Most)
+		fmt.Fprintf(w.Stdout, "%d items share all their codes with others, at most %d the same\n", r.Shared, r.Most)
+	} else {
+		fmt.Fprintln(w.Stdout, "No two items have the same codes")
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/app/codebook"
+	"grebe/codes"
 	"grebe/embed"
 	"grebe/internal/cli"
 )
@@ -52,7 +54,9 @@ func TestCodes(t *testing.T) {
 	}
 	out, _, code := grebe(t, "codes", file("items.ndjson"), "--embeddings", file("e.npy"), "--codebook", file("table"))
 	if code != cli.Done || !strings.Contains(out, "40 items got codes, 0 kept theirs") ||
-		!strings.Contains(out, "effective") {
+		!strings.Contains(out, "level  codes  used  effective  largest\n1 ") ||
+		!strings.Contains(out, "effective: how many they would be if all had equally many items") ||
+		!strings.Contains(out, "No two items have the same codes\n") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	fromTheModel(t, file("items.ndjson"))
@@ -61,6 +65,30 @@ func TestCodes(t *testing.T) {
 	} {
 		if out, errs, code := grebe(t, strings.Fields("codes items.ndjson --codebook x"+args)...); code != cli.Misuse {
 			t.Errorf("%q: exit code %d: %s%s", args, code, out, errs)
+		}
+	}
+}
+
+// The report explains itself, with the plural of what it counts.
+func TestCodesReport(t *testing.T) {
+	for _, c := range []struct {
+		report *codebook.Result
+		want   []string
+	}{
+		{&codebook.Result{Report: &codes.Report{Shared: 2, Most: 2}, Added: 1, Moved: 1, Kept: 3},
+			[]string{"1 item got codes, 3 kept theirs; error ", "1 item got the nearest free codes", "2 items share all"}},
+		{&codebook.Result{Report: &codes.Report{}, Added: 2},
+			[]string{"2 items got codes, 0 kept", "All new items have their nearest codes", "No two items have the same codes"}},
+		{&codebook.Result{Report: &codes.Report{}, Kept: 2}, []string{"0 items got codes, 2 kept theirs\n", "No two items"}},
+	} {
+		var b strings.Builder
+		if err := new(codesCmd).print(&cli.World{Stdout: &b}, c.report); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%q is missing:\n%s", want, b.String())
+			}
 		}
 	}
 }
