@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"grebe/internal/cli"
+	"grebe/plan"
+	"grebe/schedule"
 )
 
 // command runs a command line in this process, on a terminal.
@@ -151,12 +153,21 @@ func TestRankExplains(t *testing.T) {
 		}
 		fmt.Fprint(w, `{"node": "n1", "prefix": "user", "prefix_reason": "cheaper", "results": [{"id": "a"}],
 			"parts": [{"kind": "user", "tokens": 1168, "cached": 1168, "source": "host"},
-			{"kind": "item", "id": "a", "tokens": 14, "cached": 0}], "route": {"reason": "load", "predicted_ms": 12}}`)
+			{"kind": "item", "id": "a", "tokens": 14, "cached": 0},
+			{"kind": "item", "tokens": 15, "cached": 5, "source": "disk"},
+			{"kind": "discriminant", "tokens": 4, "cached": 0}, {"kind": "discriminant", "tokens": 4, "cached": 0}],
+			"route": {"reason": "load", "predicted_ms": 12}}`)
 	}))
 	defer s.Close()
 	out, errs, code := command(t, "rank", "--explain", "--server", s.URL, "--user", "u", "--candidates", "a")
-	for _, want := range []string{"prefix user: cheaper\n", "node n1: load, predicted 12.0 ms\n",
-		"part    tokens  cached  source\n", "user    1168    1168    host\n", "item a  14      0"} {
+	for _, want := range []string{
+		"\nThe user comes first in the prompt (prefix: user), because that is predicted to take less time now (cheaper).\n",
+		"\nNode n1 answered, because it was predicted to be the fastest (load). It was predicted to take 12.0 ms.\n",
+		"\npart               tokens  cached  computed  cached in\n",
+		"\nuser               1168    1168    0         host memory\n",
+		"\nitem a             14      0       14        -\n", "\nitem #1            15      5       10        disk\n",
+		"\nquestion about a   4       0       4         -\n", "\nquestion about #1  4       0       4         -\n",
+	} {
 		if code != cli.Done || !strings.Contains(out, want) {
 			t.Errorf("exits with %d, prints\n%s%s\nwant %q", code, out, errs, want)
 		}
@@ -180,13 +191,30 @@ func TestRecommendExplains(t *testing.T) {
 	}))
 	defer s.Close()
 	out, errs, code := command(t, "recommend", "--explain", "--server", s.URL, "--user", "u")
-	const want = "\n\nnode n1: user, predicted 12.0 ms\npart         tokens  cached  source\n" +
-		"user         1168    1168    host\ninstruction  4       0"
+	const want = "part         tokens  cached  computed  cached in\n" +
+		"user         1168    1168    0         host memory\ninstruction  4       0       4         -"
 	if code != cli.Done || !strings.Contains(out, want) {
 		t.Errorf("exits with %d, prints\n%s%s\nwant %q", code, out, errs, want)
 	}
 	if _, errs, code := command(t, "recommend", "--explain", "--request", "x.json"); code != cli.Misuse {
 		t.Errorf("beside a whole request: exits with %d, %s", code, errs)
+	}
+}
+
+// Every reason that a server can give has words. A newer server's is shown as it is.
+func TestReasonsHaveWords(t *testing.T) {
+	for r := range schedule.NumReasons {
+		if prefixReasons[r.String()] == "" {
+			t.Errorf("no words for the reason %v", r)
+		}
+	}
+	for tier := plan.Device; tier < plan.NumTiers; tier++ {
+		if name := plan.Cached.Name(tier); name != "disk" && sourceWords[name] == "" {
+			t.Errorf("no words for the source %q", name)
+		}
+	}
+	if got := inWords(prefixReasons, "new"); got != "new" {
+		t.Errorf("an unknown reason becomes %q", got)
 	}
 }
 

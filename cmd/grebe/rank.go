@@ -178,7 +178,8 @@ func (r *rankResponse) table(out io.Writer, texts map[string]string) error {
 		return err
 	}
 	if len(r.Parts) > 0 {
-		fmt.Fprintf(out, "\nprefix %s: %s\n", r.Prefix, r.Reason)
+		fmt.Fprintf(out, "\n%s (prefix: %s), because %s (%s).\n", inWords(prefixWords, r.Prefix), r.Prefix,
+			inWords(prefixReasons, r.Reason), r.Reason)
 	}
 	return r.explain(out, r.Node)
 }
@@ -186,15 +187,90 @@ func (r *rankResponse) table(out io.Writer, texts map[string]string) error {
 // explain prints why the node answered, and the parts of the prompt.
 func (r *explained) explain(out io.Writer, node string) error {
 	if r.Route != nil {
-		fmt.Fprintf(out, "node %s: %s, predicted %.1f ms\n", node, r.Route.Reason, r.Route.Predicted)
+		fmt.Fprintf(out, "Node %s answered, because %s (%s). It was predicted to take %.1f ms.\n", node,
+			inWords(routeReasons, r.Route.Reason), r.Route.Reason, r.Route.Predicted)
 	}
 	if len(r.Parts) == 0 {
 		return nil
 	}
+	fmt.Fprintln(out)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "part\ttokens\tcached\tsource\n")
-	for _, p := range r.Parts {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\n", strings.TrimSpace(p.Kind+" "+p.ID), p.Tokens, p.Cached, p.Source)
+	fmt.Fprint(t, "part\ttokens\tcached\tcomputed\tcached in\n")
+	names := r.partNames()
+	for i, p := range r.Parts {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\n", names[i], p.Tokens, p.Cached, p.Tokens-p.Cached,
+			inWords(sourceWords, p.Source))
 	}
 	return t.Flush()
+}
+
+// partNames returns what each part of the prompt is called. The questions about single items come in the order of the
+// items. An item without an id is called by its place in the request.
+func (r *explained) partNames() []string {
+	var items, out []string
+	for _, p := range r.Parts {
+		if p.Kind == "item" {
+			items = append(items, cmp.Or(p.ID, fmt.Sprintf("#%d", len(items))))
+		}
+	}
+	item, question := 0, 0
+	for _, p := range r.Parts {
+		switch {
+		case p.Kind == "item":
+			out = append(out, "item "+items[item])
+			item++
+		case p.Kind == "discriminant" && question < len(items):
+			out = append(out, "question about "+items[question])
+			question++
+		default:
+			out = append(out, p.Kind)
+		}
+	}
+	return out
+}
+
+// The words of the API for people. An answer of a newer server may have others, which are shown as they are.
+var (
+	prefixWords = map[string]string{
+		"user":  "The user comes first in the prompt",
+		"item":  "The items come first in the prompt",
+		"none":  "Nothing was reused",
+		"blend": "The prompt is an ordinary one, which blends in KV of other prompts",
+	}
+	prefixReasons = map[string]string{
+		"requested":  "the request asks for it",
+		"only":       "the configuration allows no other order",
+		"fixed":      "the configured policy leaves no choice",
+		"no-cache":   "nothing can be reused",
+		"cheaper":    "that is predicted to take less time now",
+		"invest":     "that takes longer now, but is predicted to save more time later",
+		"deadline":   "the other order would miss the deadline",
+		"blend":      "that is predicted to take the least time",
+		"user-long":  "the user has at least as many tokens as the items",
+		"user-short": "the user has fewer tokens than the items",
+		"user-hot":   "the user asks more often than the rarest of the items is asked for",
+		"user-cold":  "each of the items is asked for at least as often as the user asks",
+	}
+	routeReasons = map[string]string{
+		"user":  "it has KV of the user",
+		"items": "KV of items was known there or on other nodes",
+		"rows":  "it has most of the embedding rows",
+		"load":  "it was predicted to be the fastest",
+		"again": "another node did not answer",
+		"alone": "no other node is known",
+	}
+	sourceWords = map[string]string{
+		"":          "-",
+		"device":    "device memory",
+		"host":      "host memory",
+		"peer":      "another node (peer)",
+		"prototype": "similar tokens (prototype)",
+	}
+)
+
+func inWords(words map[string]string, of string) string {
+	if text, ok := words[of]; ok {
+		return text
+	}
+	return of
 }
