@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"grebe/internal/human"
 )
 
 // Resolve changes paths so that no two rows have the same one, and none has one of those taken, which are the paths of
@@ -30,8 +32,8 @@ func (b *Book) Resolve(m Machine, rows []float32, paths, taken []int32) (moved i
 		left -= c
 	}
 	if uint64(n) > left {
-		return 0, fmt.Errorf("%d items need codes and %d paths of the levels %v are free: use more or larger levels",
-			n, left, s.sizes)
+		return 0, fmt.Errorf("no new codes for %s: %d paths of the levels %v are free: use more or larger levels",
+			human.Count(n, "item"), left, s.sizes)
 	}
 	p := newPass(m, rows, b.Dims)
 	order := make([]int32, n)

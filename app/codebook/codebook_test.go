@@ -186,7 +186,7 @@ func TestSharedCodesAreReported(t *testing.T) {
 		t.Errorf("%+v", r.Report)
 	}
 	m.Collisions, m.Fresh = false, true
-	if _, err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "4 items need codes and 2 paths") {
+	if _, err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "no new codes for 4 items: 2 paths") {
 		t.Errorf("too few codes: %v", err)
 	}
 }
