@@ -357,7 +357,7 @@ func TestErrorsOfStores(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	inner := errors.New("inner")
-	if err := (&OutageError{[]int{1}, inner}); !strings.Contains(err.Error(), "1 rows") || !errors.Is(err, inner) {
+	if err := (&OutageError{[]int{1}, inner}); !strings.Contains(err.Error(), "1 row is") || !errors.Is(err, inner) {
 		t.Errorf("%q", err)
 	}
 	if brokenRows(nil) != nil {

@@ -72,13 +72,13 @@ func (e *OutageError) Error() string {
 
 func (e *OutageError) Unwrap() error { return e.Err }
 
-// finite reports whether a row's float32 all are: their exponents are not all ones.
+// finite reports whether a row's float32 all are: their exponents are not all ones. It looks at two at a time.
 func finite(row []byte) bool {
-	const exponent = 0x7F80_0000
-	for ; len(row) >= 4; row = row[4:] {
-		if binary.LittleEndian.Uint32(row)&exponent == exponent {
+	const exponent, last, carry = 0x7F80_0000_7F80_0000, 0x0080_0000_0080_0000, 0x8000_0000_8000_0000
+	for ; len(row) >= 8; row = row[8:] {
+		if (binary.LittleEndian.Uint64(row)&exponent+last)&carry != 0 {
 			return false
 		}
 	}
-	return true
+	return len(row) < 4 || binary.LittleEndian.Uint32(row)&(exponent>>32) != exponent>>32
 }

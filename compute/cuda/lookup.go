@@ -25,6 +25,7 @@ type lookup struct {
 	part  *compute.SumPart // of the batch
 	out   driver.Ptr       // of its rows
 	taken bool             // beside others
+	short bool             // rows were evicted since they were looked up
 	err   error            // of its fetch
 
 	places  []int32 // hash table of distinct rows: their places in rows, −1: none
@@ -43,7 +44,7 @@ type lookup struct {
 
 // besideRows is the least rows of a batch for which parts are looked up beside each other: fewer take less time than
 // to start it.
-const besideRows = 256
+const besideRows = 64
 
 // takeCached puts the look-ups of parts that come from caches into the stream. What the host does for a part, it does
 // beside the others.
@@ -108,18 +109,7 @@ func (r *runner) openLookup(part int, p *compute.SumPart) error {
 // cache is locked while rows are fetched. All are when it is decided what stays, so that no row of a part leaves until
 // the GPU has been told to gather it. They are locked in the order in which they were made.
 func (r *runner) takeBeside(list []*lookup) error {
-	var g contain.Group
-	for _, l := range list {
-		g.Go(func() { l.taken = l.distinct(l.part.Rows) <= l.of.stage })
-	}
-	g.Wait()
-	list = slices.DeleteFunc(list, func(l *lookup) bool { return !l.taken })
 	slices.SortFunc(list, func(a, b *lookup) int { return cmp.Compare(a.of.made, b.of.made) })
-	for _, l := range list {
-		l.of.mu.Lock()
-		l.depart()
-		l.of.mu.Unlock()
-	}
 	locked := false
 	lock := func() {
 		for _, l := range list {
@@ -142,35 +132,31 @@ func (r *runner) takeBeside(list []*lookup) error {
 		}
 		unlock()
 	}()
+	each(list, (*lookup).prepare)
 	for lacking := true; lacking; {
-		for _, l := range list {
-			g.Go(func() {
-				l.of.mu.Lock()
-				defer l.of.mu.Unlock()
-				l.err = l.complete()
-			})
-		}
-		g.Wait()
 		for _, l := range list {
 			if l.err != nil {
 				return l.err
 			}
 		}
 		lock()
-		lacking = false
-		for _, l := range list { // others may have evicted rows since
-			lacking = l.lacks() || lacking
-		}
+		each(list, func(l *lookup) { l.short = l.taken && l.lacks() }) // others may have evicted rows since
+		lacking = slices.ContainsFunc(list, func(l *lookup) bool { return l.short })
 		if lacking {
 			unlock()
+			each(list, (*lookup).completeLocked)
 		}
 	}
-	for _, l := range list {
-		g.Go(l.decide)
-	}
-	g.Wait()
+	each(list, func(l *lookup) {
+		if l.taken {
+			l.decide()
+		}
+	})
 	r.sums.fills = true
 	for _, l := range list {
+		if !l.taken {
+			continue
+		}
 		if err := l.launch(r, 0, len(l.part.Rows)); err != nil {
 			_ = r.stream.Sync() // others do not wait for what is under way
 			for _, l := range list {
@@ -180,6 +166,36 @@ func (r *runner) takeBeside(list []*lookup) error {
 		}
 	}
 	return nil
+}
+
+// each calls f for all look-ups beside each other.
+func each(list []*lookup, f func(l *lookup)) {
+	var g contain.Group
+	for _, l := range list[1:] {
+		g.Go(func() { f(l) })
+	}
+	defer g.Wait()
+	f(list[0])
+}
+
+// prepare lists the rows and fetches those that the cache lacks, unless they need more than a stage.
+func (l *lookup) prepare() {
+	l.err = nil
+	l.taken = l.distinct(l.part.Rows) <= l.of.stage
+	l.completeLocked()
+}
+
+// completeLocked is complete of a look-up that is a flight from now on.
+func (l *lookup) completeLocked() {
+	if !l.taken {
+		return
+	}
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	if !l.of.flights[l] {
+		l.depart()
+	}
+	l.err = l.complete()
 }
 
 // shares reports whether two look-ups are of one cache.

@@ -90,7 +90,7 @@ func onBoth(t *testing.T, f func(t *testing.T, d *device)) {
 	})
 	t.Run("gpu", func(t *testing.T) {
 		d := open(t, Options{})
-		defer d.Close()
+		t.Cleanup(func() { d.Close() }) // behind what f has cleaned up: caches fetch ahead until they are closed
 		f(t, d.(*device))
 	})
 }
