@@ -24,11 +24,8 @@ func numberBytes(format string) int {
 // GatherFloats is Gather for rows as float32, whatever their format. It sets known[i], unless that is nil, to whether
 // out has keys[i]'s own row; the default row that replaces a missing one MUST NOT be kept.
 func (t *Table) GatherFloats(ctx context.Context, keys []uint64, out []float32, known []bool) Gathered {
-	for i := range known {
-		known[i] = true
-	}
 	if !t.bf16 {
-		return t.gather(ctx, keys, Bytes(out), known)
+		return t.GatherRows(ctx, keys, Bytes(out), known)
 	}
 	raw, _ := t.narrow.Get().(*[]byte)
 	if raw == nil {
@@ -36,20 +33,8 @@ func (t *Table) GatherFloats(ctx context.Context, keys []uint64, out []float32, 
 	}
 	defer t.narrow.Put(raw)
 	*raw = grown(*raw, 2*len(out))
-	g := t.gather(ctx, keys, *raw, known)
-	dim := t.Dim()
-	for i := range keys {
-		to := out[i*dim : (i+1)*dim]
-		if widen(to, (*raw)[2*i*dim:]) {
-			continue
-		}
-		widen(to, t.def)
-		g.Default, g.Broken = g.Default+1, g.Broken+1
-		t.broken.Add(1)
-		if known != nil {
-			known[i] = false
-		}
-	}
+	g := t.GatherRows(ctx, keys, *raw, known)
+	widen(out, *raw)
 	return g
 }
 
@@ -125,9 +110,12 @@ func (t *Table) Read(ctx context.Context, keys []uint64, out []float32) (read in
 			}
 			if !t.bf16 {
 				copy(Bytes(to), row)
-			} else if !widen(to, row) {
-				widen(to, t.def)
+				continue
 			}
+			if !finite16(row) {
+				row = t.def
+			}
+			widen(to, row)
 		}
 	}
 	return read, err
@@ -157,15 +145,11 @@ func (t *Table) Fits(row []float32) bool {
 	return true
 }
 
-// widen writes bf16 numbers as float32. It returns false if some are not finite.
-func widen(to []float32, raw []byte) bool {
-	finite := true
+// widen writes bf16 numbers as float32.
+func widen(to []float32, raw []byte) {
 	for i := range to {
-		bits := binary.LittleEndian.Uint16(raw[2*i:])
-		finite = finite && bits&0x7F80 != 0x7F80
-		to[i] = math.Float32frombits(uint32(bits) << 16)
+		to[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(raw[2*i:])) << 16)
 	}
-	return finite
 }
 
 // narrowed returns numbers in bf16.
