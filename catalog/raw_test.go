@@ -97,11 +97,11 @@ func TestEntriesThatCannotBeRead(t *testing.T) {
 			key := keyOf(w.user, id)
 			rewrite(t, dir, key[:], w.value)
 			refused(t, dir, name)
-			if problems, err := Examine(dir); err != nil || !slices.Equal(problems, []string{"1 entries cannot be read"}) {
+			if problems, err := Examine(dir); err != nil || !slices.Equal(problems, []string{"1 entry cannot be read"}) {
 				t.Errorf("examined: %q, %v", problems, err)
 			}
 			loss, err := Repair(dir)
-			if err != nil || loss == nil || !strings.Contains(strings.Join(loss.Lost, "; "), "1 entries cannot be read") {
+			if err != nil || loss == nil || !strings.Contains(strings.Join(loss.Lost, "; "), "1 entry cannot be read") {
 				t.Fatalf("repaired: %+v, %v", loss, err)
 			}
 			if again, err := Repair(dir); again != nil || err != nil {
