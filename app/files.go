@@ -110,6 +110,10 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		l.log.Warn("a catalog file has items or users that were deleted: they are skipped until they are put again",
 			"file", full, "lines", f.deleted)
 	}
+	if f.replaced > 0 {
+		l.log.Warn("a catalog file that is loaded for the first time replaces items or users, with their events",
+			"file", full, "lines", f.replaced)
+	}
 	if before && !same {
 		l.log.Info("a catalog file has changed", "file", full, "lines_loaded", n, "lines", len(f.now))
 	}
@@ -128,6 +132,8 @@ type lineFilter struct {
 	lines   []lineSum // as loaded before, sorted; nil: unknown
 	now     []lineSum
 	deleted int // lines left out
+	// lines of a file that was never loaded, whose items or users somebody else put
+	replaced int
 }
 
 func (f *lineFilter) wants(id string, line []byte) (bool, error) {
@@ -149,6 +155,9 @@ func (f *lineFilter) wants(id string, line []byte) (bool, error) {
 	if deleted {
 		f.deleted++
 		return false, nil
+	}
+	if f.lines == nil && !f.before && has {
+		f.replaced++
 	}
 	return f.lines != nil || !f.before || !has, nil
 }

@@ -18,6 +18,41 @@ import (
 	"grebe/internal/datadir"
 )
 
+// A file that is loaded for the first time replaces what was put before, and the log says so. Later it is silent.
+func TestFirstLoadSaysWhatItReplaces(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "users.ndjson")
+	var log strings.Builder
+	once := func(text string) {
+		t.Helper()
+		log.Reset()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l := &loadedFiles{path: filepath.Join(dir, "loaded.json"), log: slog.New(slog.NewTextHandler(&log, nil))}
+		there := func(id string) (has, deleted bool, err error) { return id == "known", false, nil }
+		load := func(_ string, wants catalog.Filter) (n int, err error) {
+			for _, id := range []string{"known", "new"} {
+				if _, err := wants(id, []byte(id+text)); err != nil {
+					return 0, err
+				}
+			}
+			return 2, nil
+		}
+		if err := l.once(name, there, load); err != nil {
+			t.Fatal(err)
+		}
+	}
+	once("first")
+	if !strings.Contains(log.String(), "replaces items or users") || !strings.Contains(log.String(), "lines=1") {
+		t.Errorf("the first load logs %q", log.String())
+	}
+	once("second")
+	if strings.Contains(log.String(), "replaces") {
+		t.Errorf("a changed file logs %q", log.String())
+	}
+}
+
 func TestFilesAreLoadedOnce(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "items.ndjson")

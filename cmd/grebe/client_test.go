@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -123,6 +125,35 @@ func TestHealthWaits(t *testing.T) {
 	want = "interrupted while waiting: " + s.URL
 	if code != cli.Failed || stdout.Len() > 0 || !strings.Contains(stderr.String(), want) {
 		t.Errorf("Ctrl-C: %q, %q, exits with %d", &stdout, &stderr, code)
+	}
+}
+
+// With --pid the wait ends with the process, and a server that is ready too soon is another one: the process that was
+// started is about to find its address in use.
+func TestHealthWaitsForAProcess(t *testing.T) {
+	s := httptest.NewServer(nil)
+	defer s.Close()
+	s.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	start := func(seconds string) string {
+		t.Helper()
+		c := exec.Command("sleep", seconds)
+		if err := c.Start(); err != nil {
+			t.Skip(err)
+		}
+		go c.Wait() // as a shell does
+		t.Cleanup(func() { _ = c.Process.Kill() })
+		return strconv.Itoa(c.Process.Pid)
+	}
+	for _, url := range []string{s.URL, "http://127.0.0.1:1"} {
+		pid := start("0.3")
+		out, errs, code := command(t, "health", "--server", url, "--wait", "1h", "--pid", pid)
+		if code != cli.Failed || out != "" || !strings.Contains(errs, "process "+pid+" has ended") {
+			t.Errorf("%s, a process that ends: %q, %q, exits with %d", url, out, errs, code)
+		}
+	}
+	out, errs, code := command(t, "health", "--server", s.URL, "--wait", "1h", "--pid", start("60"))
+	if code != cli.Done || out != "ready\n" {
+		t.Errorf("a process that goes on: %q, %q, exits with %d", out, errs, code)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,11 +120,13 @@ func runDocument(t *testing.T, doc string, lines []string) {
 	env := append(os.Environ(), "PATH="+path, "GREBE_SERVER=http://"+addr,
 		"GREBE_SLO_MS=30000", // the machine may be slow
 		"HOME="+dir, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
+	last := "" // process that runs in the background
 	for _, line := range lines {
+		line = strings.ReplaceAll(line, "$!", last)
 		line = localPort.ReplaceAllStringFunc(line, func(at string) string { return ports[at] })
 		line = strings.ReplaceAll(line, "curl -sS ", "curl -sS --fail-with-body ") // here an error ends the test
 		if command, ok := strings.CutSuffix(line, "&"); ok {
-			background(t, dir, env, command, addr)
+			last = strconv.Itoa(background(t, dir, env, command, addr))
 			continue
 		}
 		cmd := exec.Command("bash", "-euo", "pipefail", "-c", line)
@@ -142,8 +145,8 @@ func runDocument(t *testing.T, doc string, lines []string) {
 	}
 }
 
-// background runs a command that serves, until the test ends, and waits until it answers.
-func background(t *testing.T, dir string, env []string, command, addr string) {
+// background runs a command that serves, until the test ends, waits until it answers and returns its process.
+func background(t *testing.T, dir string, env []string, command, addr string) int {
 	t.Helper()
 	cmd := exec.Command("bash", "-c", "exec "+command+" --listen "+addr)
 	cmd.Dir, cmd.Env = dir, env
@@ -168,7 +171,7 @@ func background(t *testing.T, dir string, env []string, command, addr string) {
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
-				return
+				return cmd.Process.Pid
 			}
 		}
 		select {

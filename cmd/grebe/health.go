@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"grebe/internal/cli"
@@ -16,6 +18,7 @@ type healthCmd struct {
 	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" placeholder:"URL"`
 	Timeout time.Duration `default:"3s" want:"above 0"`
 	Wait    time.Duration `default:"0" want:"at least 0"`
+	PID     int           `name:"pid" default:"0" want:"at least 0"`
 	cli.AccessFlags
 }
 
@@ -24,6 +27,7 @@ func (healthCmd) FlagHelp() cli.Texts {
 		"server":  "Address of the server.",
 		"timeout": "Wait at most this long for one answer.",
 		"wait":    "Ask until the server is ready, but at most for this time. 0: ask once.",
+		"pid":     "Stop waiting when this process, the server, has ended; $! in a shell.",
 	}
 }
 
@@ -34,11 +38,15 @@ For health checks of containers and, with --wait, for scripts that have just sta
 Examples:
 
     grebe health --server http://127.0.0.1:8080
-    grebe health --wait 2m`
+    grebe serve -c grebe.yaml & grebe health --wait 2m --pid $!`
 }
 
 // betweenAsks is the time from one question of --wait to the next.
 const betweenAsks = 200 * time.Millisecond
+
+// tooSoon is the time within which a server that has just been started is hardly ready: one that answers sooner may be
+// another one, and the one that was started is about to find its address in use.
+const tooSoon = time.Second
 
 func (c *healthCmd) Run(w *cli.World) error {
 	base, err := cli.ServerURL(c.Server)
@@ -66,12 +74,15 @@ func (c *healthCmd) askUntilReady(ctx context.Context, client *http.Client, url 
 	within, cancel := context.WithTimeout(ctx, c.Wait)
 	defer cancel()
 	last := errors.New("no answer yet")
-	for {
+	for begin := time.Now(); ; {
 		err := c.ask(within, client, url)
-		if err == nil {
+		switch {
+		case c.ended():
+			return fmt.Errorf("process %d has ended: see what it printed", c.PID)
+		case err == nil && (c.PID == 0 || time.Since(begin) > tooSoon):
 			return nil
 		}
-		if within.Err() == nil {
+		if err != nil && within.Err() == nil {
 			last = err // not that the time was over
 		}
 		select {
@@ -85,6 +96,19 @@ func (c *healthCmd) askUntilReady(ctx context.Context, client *http.Client, url 
 			return fmt.Errorf("not ready after %v: %w", c.Wait, last)
 		}
 	}
+}
+
+// ended reports whether the process that --pid names is gone.
+func (c *healthCmd) ended() bool {
+	if c.PID == 0 {
+		return false
+	}
+	p, err := os.FindProcess(c.PID)
+	if err != nil {
+		return true
+	}
+	defer p.Release()
+	return errors.Is(p.Signal(syscall.Signal(0)), os.ErrProcessDone)
 }
 
 // ask returns nil if the server is ready, or why it is not.

@@ -85,10 +85,11 @@ type recommendResponse struct {
 		Codes []int   `json:"codes"`
 		Score float64 `json:"score"`
 	} `json:"results"`
-	Short   bool     `json:"short"`
-	Notes   []string `json:"notes"`
-	Version string   `json:"catalog_version"`
-	Node    string   `json:"node"`
+	Short    bool     `json:"short"`
+	Fallback string   `json:"fallback"`
+	Notes    []string `json:"notes"`
+	Version  string   `json:"catalog_version"`
+	Node     string   `json:"node"`
 	explained
 	cost
 }
@@ -250,6 +251,9 @@ func (r *recommendResponse) table(out io.Writer, texts map[string]string) error 
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	if r.Fallback != "" {
+		fmt.Fprintf(out, "%s items: of this user nothing is known that the model reads\n", r.Fallback)
+	}
 	if r.Short {
 		fmt.Fprintln(out, "fewer than asked for: no more items were found")
 	}
@@ -259,7 +263,7 @@ func (r *recommendResponse) table(out io.Writer, texts map[string]string) error 
 	if _, err := fmt.Fprintf(out, "catalog version %s, %s\n", r.Version, &r.cost); err != nil {
 		return err
 	}
-	if len(r.Parts) > 0 || r.Route != nil {
+	if r.Route != nil {
 		fmt.Fprintln(out)
 	}
 	return r.explain(out, r.Node)

@@ -28,7 +28,7 @@ The examples use [grpcurl](https://github.com/fullstorydev/grpcurl) against the 
 ` + "```sh" + `
 grebe demo --once --data ./shop > /dev/null
 grebe serve -c ./shop/grebe.yaml --data-dir ./data --admin-listen= --grpc-listen= --set reload.trial_ms=0 &
-grebe health --wait 2m
+grebe health --wait 2m --pid $!
 ` + "```" + `
 `
 

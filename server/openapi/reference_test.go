@@ -37,7 +37,7 @@ printf '%s\n' 'data_dir: ./data' 'tables: [{name: items, dim: 2}]' 'reload: {tri
   >> ./shop/grebe.yaml
 sed -i 's/generate_instruction: .*/&\n      chat_message: "{text}\\n"/' ./shop/grebe.yaml
 grebe serve -c ./shop/grebe.yaml --admin-listen= --grpc-listen= &
-grebe health --wait 2m
+grebe health --wait 2m --pid $!
 ` + "```" + `
 `
 
