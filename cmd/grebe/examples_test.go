@@ -131,6 +131,7 @@ func TestFlagsInTheDocuments(t *testing.T) {
 			checked++
 			line = strings.TrimPrefix(remark.ReplaceAllString(strings.TrimSpace(line), ""), "$ ")
 			line, _, _ = strings.Cut(line, " > ")
+			line = strings.ReplaceAll(line, "$!", "1") // of the line before
 			line = strings.TrimSpace(strings.TrimSuffix(line, "&"))
 			split, err := exec.Command("bash", "-c", `printf '%s\0' `+line).Output()
 			if err != nil {
