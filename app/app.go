@@ -389,6 +389,9 @@ func (a *App) keepSnapshots(cfg *config.Config, targets []generate.Target) error
 	a.closers.add(k.Close)
 	for i := range targets {
 		snap := targets[i].Generator.Snapshot()
+		if snap.Len()+snap.Skipped == 0 { // members of a cluster get the catalog later
+			continue
+		}
 		a.log.Info("items that can be generated", "model", targets[i].Name, "items", snap.Len(),
 			"without_codes", snap.Skipped)
 		if snap.Len() == 0 && snap.Skipped > 0 {

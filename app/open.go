@@ -250,7 +250,8 @@ func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
 	}
 	id, ok := tok.TokenID(t.Text)
 	if !ok {
-		return 0, fmt.Errorf("scoring.%s: %s is not one token of the vocabulary", key, t)
+		return 0, fmt.Errorf("scoring.%s: %s is not one token of the vocabulary: give a text that is, or a token's number "+
+			"(grebe doctor checks it)", key, t)
 	}
 	return id, nil
 }

@@ -165,7 +165,11 @@ func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 		if text := m.Warning(); text != "" {
 			fmt.Fprintln(w.Stderr, "Warning: "+text)
 		}
-		if m.Halves() {
+		switch {
+		case !m.Halves() && m.After < m.Before:
+			fmt.Fprintf(w.Stderr, "Warning: model %q can generate %s, and after this import %d.\n", m.Model,
+				human.Count(m.Before, "item"), m.After)
+		case m.Halves():
 			halved = append(halved, fmt.Sprintf("model %q would be left with %d of the %s that it can generate", m.Model,
 				m.After, human.Count(m.Before, "item")))
 		}
