@@ -138,7 +138,7 @@ func TestHealthWaitsForAProcess(t *testing.T) {
 		t.Helper()
 		c := exec.Command("sleep", seconds)
 		if err := c.Start(); err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		go c.Wait() // as a shell does
 		t.Cleanup(func() { _ = c.Process.Kill() })
@@ -154,6 +154,9 @@ func TestHealthWaitsForAProcess(t *testing.T) {
 	out, errs, code := command(t, "health", "--server", s.URL, "--wait", "1h", "--pid", start("60"))
 	if code != cli.Done || out != "ready\n" {
 		t.Errorf("a process that goes on: %q, %q, exits with %d", out, errs, code)
+	}
+	if _, errs, code := command(t, "health", "--pid", "1"); code != cli.Misuse || !strings.Contains(errs, "--wait") {
+		t.Errorf("--pid without --wait: %q, exits with %d", errs, code)
 	}
 }
 

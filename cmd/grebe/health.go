@@ -27,7 +27,7 @@ func (healthCmd) FlagHelp() cli.Texts {
 		"server":  "Address of the server.",
 		"timeout": "Wait at most this long for one answer.",
 		"wait":    "Ask until the server is ready, but at most for this time. 0: ask once.",
-		"pid":     "Stop waiting when this process, the server, has ended; $! in a shell.",
+		"pid":     "Process of the server: with --wait, stop when it has ended; $! in a shell.",
 	}
 }
 
@@ -49,6 +49,9 @@ const betweenAsks = 200 * time.Millisecond
 const tooSoon = time.Second
 
 func (c *healthCmd) Run(w *cli.World) error {
+	if c.PID > 0 && c.Wait == 0 {
+		return cli.Usagef("--pid ends a wait: give --wait, too")
+	}
 	base, err := cli.ServerURL(c.Server)
 	if err != nil {
 		return err

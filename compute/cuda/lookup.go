@@ -144,7 +144,7 @@ func (r *runner) takeBeside(list []*lookup) error {
 		lacking = slices.ContainsFunc(list, func(l *lookup) bool { return l.short })
 		if lacking {
 			unlock()
-			each(list, (*lookup).completeLocked)
+			each(list, (*lookup).catchUp)
 		}
 	}
 	each(list, func(l *lookup) {
@@ -182,11 +182,11 @@ func each(list []*lookup, f func(l *lookup)) {
 func (l *lookup) prepare() {
 	l.err = nil
 	l.taken = l.distinct(l.part.Rows) <= l.of.stage
-	l.completeLocked()
+	l.catchUp()
 }
 
-// completeLocked is complete of a look-up that is a flight from now on.
-func (l *lookup) completeLocked() {
+// catchUp locks the cache and completes a look-up, which is a flight from then on.
+func (l *lookup) catchUp() {
 	if !l.taken {
 		return
 	}
